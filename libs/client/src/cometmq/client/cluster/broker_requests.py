@@ -33,7 +33,6 @@ _NO_QUEUES: Final = b'"mqTable":{}'
 def notify_consumer_ids_changed(
     members: LocalMembers, call: Call[NotifyConsumerIdsChanged]
 ) -> Reply:
-    """Make the consumer rebalance."""
     consumer = members.consumers.get(call.header.consumer_group)
     if consumer is not None:
         consumer.wake()
@@ -43,7 +42,6 @@ def notify_consumer_ids_changed(
 async def reset_consumer_client_offset(
     members: LocalMembers, call: Call[ResetConsumerClientOffset]
 ) -> Reply:
-    """Make the consumer continue from the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
     with _refusing("QueueOffsetTable"):
         table = await decode_answer(QueueOffsetTable, call.body)
@@ -54,7 +52,6 @@ async def reset_consumer_client_offset(
 def get_consumer_status_from_client(
     members: LocalMembers, call: Call[GetConsumerStatusFromClient]
 ) -> Reply:
-    """Return the consumed offset of each queue."""
     offsets = _member(members, call.header.group).consumed_offsets(call.header.topic)
     return Reply(body=encode_json(ConsumerStatus(message_queue_table=offsets)))
 
@@ -62,7 +59,6 @@ def get_consumer_status_from_client(
 async def get_consumer_running_info(
     members: LocalMembers, call: Call[GetConsumerRunningInfo]
 ) -> Reply:
-    """Return the state of the consumer."""
     consumer = _member(members, call.header.consumer_group)
     info = await consumer.running_info(with_stacks=call.header.jstack_enable)
     return Reply(body=await _encoded(info))
@@ -88,7 +84,6 @@ async def _encoded(info: ConsumerRunningInfo) -> bytes:
 async def consume_message_directly(
     members: LocalMembers, call: Call[ConsumeMessageDirectly]
 ) -> Reply:
-    """Pass the message in the request to the listener."""
     consumer = _member(members, call.header.consumer_group)
     with _refusing("message"):
         record = decode_record(call.body)

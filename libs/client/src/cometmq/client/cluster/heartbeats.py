@@ -57,7 +57,6 @@ class Heartbeats:
         self._due = Wakeup()
 
     def soon(self) -> None:
-        """Send a heartbeat soon, to announce changes."""
         self._due.set()
 
     def greet_new(self) -> None:
@@ -82,7 +81,6 @@ class Heartbeats:
         asyncio.get_running_loop().call_later(left_ms / 1000, self._due.set)
 
     def greet_again(self, address: str) -> None:
-        """Send a heartbeat soon over a new connection."""
         self._greeted.discard(address)
         self._due.set()
 
@@ -109,7 +107,6 @@ class Heartbeats:
         return not failed
 
     def body(self) -> bytes:
-        """Return a heartbeat with all groups."""
         heartbeat = Heartbeat(
             client_id=self._client_id,
             consumer_data_set=[c.heartbeat_data() for c in self._members.consumers.values()],

@@ -216,7 +216,6 @@ class ClientInstance:
         return self.channel(await self.routes.find_master(broker_name, topic, wait_ms=wait_ms))
 
     def is_connection_to(self, broker_name: str, peer: object) -> bool:
-        """Return whether a connection leads to a broker of this name, master or slave."""
         addresses = self.routes.brokers.get(broker_name).values()
         return any(self.remoting.is_connection_to(address, peer) for address in addresses)
 
@@ -326,7 +325,6 @@ class ClientInstance:
         self.remoting.disconnect(address, reason)
 
     def _is_probed(self, address: str) -> bool:
-        """Return whether heartbeats are sent to an address."""
         has_consumers = bool(self.members.consumers)
         return bool(self.members) and address in self.routes.brokers.all(with_slaves=has_consumers)
 

@@ -158,7 +158,6 @@ class Flight(msgspec.Struct):
         return min(PAUSE_MS_MAX, max(LOOKUP_MS, int(self.late_ms) // _SLOWDOWN))
 
     def end(self) -> None:
-        """Record that a send has an answer, or has failed."""
         self.count -= 1
         self.ended_count += 1
 

@@ -65,15 +65,12 @@ class LocalMembers:
         return len(self.producers) + len(self.consumers)
 
     def groups(self) -> list[str]:
-        """Return all groups."""
         return sorted(self.producers | self.consumers.keys())
 
     def topics(self) -> set[str]:
-        """Return the topics that consumers need."""
         return {topic for consumer in self.consumers.values() for topic in consumer.topics}
 
     def add_producer(self, group: str) -> None:
-        """Include the producer group in heartbeats."""
         if group in self.producers:
             raise InvalidArgument(
                 f"this client already has a producer of the group {group}: use that one, or give "
@@ -91,7 +88,6 @@ class LocalMembers:
         self.consumers[group] = consumer
 
     def wake(self, topic: str | None = None) -> None:
-        """Make consumers rebalance: all of them, or those of a topic."""
         for consumer in self.consumers.values():
             if topic is None or topic in consumer.topics:
                 consumer.wake()

@@ -42,7 +42,6 @@ class _Renewal(msgspec.Struct):
 
     @property
     def due_ms(self) -> int:
-        """When the next lookup is due."""
         return self.ended_ms + self.pause_ms
 
     def is_over(self, now_ms: int) -> bool:

@@ -96,7 +96,6 @@ class RouteBook:
         return self._wanted() - self._routes.keys()
 
     def get(self, topic: str) -> Route | None:
-        """Return the cached route of a topic."""
         return self._routes.get(topic)
 
     def was_absent(self, topic: str, since_ms: int) -> bool:
@@ -119,7 +118,6 @@ class RouteBook:
             self._created.setdefault(topic, set()).add(broker_name)
 
     def is_created(self, topic: str) -> bool:
-        """Return whether a broker is known to have the topic."""
         return topic in self._routes or topic in self._created
 
     async def find(self, topic: str) -> Route:
@@ -301,7 +299,6 @@ class RouteBook:
             pause_ms = min(2 * pause_ms, NEW_TOPIC_PAUSE_MS_MAX)
 
     async def refresh(self, topic: str) -> Route | None:
-        """Fetch and cache the route of a topic."""
         lock = self._fetching.setdefault(topic, asyncio.Lock())
         try:
             async with lock:
@@ -385,7 +382,6 @@ class Refreshes:
         self._outdated: set[str] = set()
 
     def start(self, *, interval_ms: int) -> None:
-        """Start the refresh loops."""
         keep = self._background.keep
         keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
         keep(self._find_missing, name="client-missing-routes")

@@ -41,7 +41,6 @@ class Route(msgspec.Struct, frozen=True):
     """Copied from the default topic: no broker has the topic yet, but a send may create it."""
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether the topic has a queue."""
         return queue.queue_id < self.queue_counts.get(queue.broker_name, 0)
 
 
@@ -233,11 +232,9 @@ class BrokerAddresses:
         return self._brokers.get(broker_name, {})
 
     def update(self, brokers: Mapping[str, Mapping[int, str]]) -> None:
-        """Add or replace broker groups."""
         self._brokers.update(brokers)
 
     def clear(self) -> None:
-        """Forget all broker groups."""
         self._brokers.clear()
 
     def all(self, *, with_slaves: bool) -> Iterator[str]:
@@ -248,7 +245,6 @@ class BrokerAddresses:
                     yield address
 
     def has_master(self, broker_name: str) -> bool:
-        """Return whether the address of the master is known."""
         return MASTER_ID in self.get(broker_name)
 
     def master(self, broker_name: str) -> str:

@@ -112,11 +112,9 @@ class Membership:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The owned queues."""
         return self._queues.queues
 
     async def unsubscribed(self, topic: str) -> None:
-        """Release the queues of a topic."""
         await self._queues.leave(topic)
 
     def resubscribed(self, topic: str) -> None:
@@ -134,7 +132,6 @@ class Membership:
         return () if self._is_assigned else self._parts.subscriptions.keys()
 
     def heartbeat_data(self) -> ConsumerData:
-        """Return the group and its subscriptions for heartbeats."""
         parts = self._parts
         return ConsumerData(
             consume_from_where=parts.options.consume_from,
@@ -146,7 +143,6 @@ class Membership:
         )
 
     def wake(self) -> None:
-        """Rebalance now."""
         self._parts.rebalance.set()
         self._agreement.changed()
         self._queues.renew_now()
@@ -173,7 +169,6 @@ class Membership:
         instance.log.info("offsets.reset", group=group, topic=topic)
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the consumed offset of each owned queue of a topic."""
         return self._queues.consumed_offsets(topic)
 
     async def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:

@@ -104,7 +104,6 @@ class Buffer:
         return self._count >= self._count_max
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Add the messages of a pull."""
         self._waiting.append((process_queue, messages))
         self._count += len(messages)
         self.arrived.set()
@@ -172,7 +171,6 @@ class Polling:
         self._is_polling = False
 
     async def start(self) -> None:
-        """Start pulling and watching topics."""
         parts = self._parts
         self.queues.start()
         if self._watched:
@@ -271,7 +269,6 @@ class Polling:
             process_queue.consumed(messages, self._parts.offsets)
 
     def interrupt(self) -> None:
-        """Make a pending poll return."""
         self._is_interrupted = True
         self._buffer.arrived.set()
 
@@ -306,7 +303,6 @@ class Polling:
         self.queues.restart(queue, offset)
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of the group."""
         await self._parts.instance.routes.find_queue(queue)
         return await self._parts.offsets.read(queue)
 

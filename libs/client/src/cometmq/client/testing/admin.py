@@ -42,7 +42,6 @@ def delete_topic_in_broker(broker: MemoryBroker, call: Call[topics.DeleteTopicIn
 
 
 def get_all_topic_config(broker: MemoryBroker, _call: Call[None]) -> Reply:
-    """Return all topics."""
     table = {
         topic: TopicConfig(
             topic_name=topic,
@@ -56,7 +55,6 @@ def get_all_topic_config(broker: MemoryBroker, _call: Call[None]) -> Reply:
 
 
 def update_and_create_subscriptiongroup(broker: MemoryBroker, call: Call[None]) -> Reply:
-    """Create or change a consumer group."""
     config = decode_json(SubscriptionGroupConfig, call.body)
     broker.group_configs[config.group_name] = config
     return OK
@@ -78,7 +76,6 @@ def delete_subscriptiongroup(
 
 
 def get_all_subscriptiongroup_config(broker: MemoryBroker, _call: Call[None]) -> Reply:
-    """Return the groups that were created or have had a member."""
     table = {group: broker.group_config(group) for group in broker.groups} | broker.group_configs
     return Reply(body=encode_json(SubscriptionGroupTable(subscription_group_table=table)))
 
@@ -123,7 +120,6 @@ def get_consumer_connection_list(
 def get_producer_connection_list(
     broker: MemoryBroker, call: Call[admin.GetProducerConnectionList]
 ) -> Reply:
-    """Return the members of a producer group."""
     group = call.header.producer_group
     if group not in broker.producers:
         raise ServerError(f"the producer group[{group}] not exist")
@@ -161,7 +157,6 @@ def get_consume_stats(broker: MemoryBroker, call: Call[admin.GetConsumeStats]) -
 
 
 def get_all_consumer_offset(broker: MemoryBroker, _call: Call[None]) -> Reply:
-    """Return all committed offsets."""
     table: dict[str, dict[int, int]] = {}
     for (group, topic, queue_id), offset in broker.offsets.items():
         table.setdefault(f"{topic}@{group}", {})[queue_id] = offset

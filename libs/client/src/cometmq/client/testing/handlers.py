@@ -46,7 +46,6 @@ def lock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
 
 
 def unlock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
-    """Unlock the queues that the client holds."""
     asked = decode_json(LockBatch, call.body)
     for queue in asked.mq_set:
         key = (asked.consumer_group, queue)
@@ -60,7 +59,6 @@ QUERY_COUNT_MAX: Final = 64  # default of `maxMsgsNumBatch`
 
 
 def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
-    """Store a message, or the messages of a batch."""
     header = call.header
     if header.topic not in broker.queues.queue_counts:
         if not broker.may_create_topics:
@@ -176,13 +174,11 @@ def pull_message(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply | 
 
 
 def heart_beat(broker: MemoryBroker, call: Call[Any]) -> Reply:
-    """Register the client."""
     broker.join(call.peer, decode_json(Heartbeat, call.body))
     return OK
 
 
 def unregister_client(broker: MemoryBroker, call: Call[clients.UnregisterClient]) -> Reply:
-    """Remove a member of a group."""
     header = call.header
     if header.consumer_group is not None:
         broker.leave(header.consumer_group, (header.client_id, call.peer))
@@ -194,7 +190,6 @@ def unregister_client(broker: MemoryBroker, call: Call[clients.UnregisterClient]
 def get_consumer_list_by_group(
     broker: MemoryBroker, call: Call[clients.GetConsumerListByGroup]
 ) -> Reply:
-    """Return the members of a group."""
     members = broker.groups.get(call.header.consumer_group)
     if not members:
         raise ServerError(f"no consumer for this group, {call.header.consumer_group}")
@@ -223,7 +218,6 @@ def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsg
 def query_consumer_offset(
     broker: MemoryBroker, call: Call[offsets.QueryConsumerOffset]
 ) -> offsets.QueryConsumerOffsetReply:
-    """Return the committed offset of a group."""
     header = call.header
     offset = broker.offsets.get((header.consumer_group, header.topic, header.queue_id))
     if offset is None:
@@ -236,7 +230,6 @@ def query_consumer_offset(
 
 
 def update_consumer_offset(broker: MemoryBroker, call: Call[offsets.UpdateConsumerOffset]) -> Reply:
-    """Commit the offset of a group."""
     header = call.header
     key = (header.consumer_group, header.topic, header.queue_id)
     broker.offsets[key] = header.commit_offset
@@ -262,14 +255,12 @@ def get_min_offset(
 def search_offset_by_timestamp(
     broker: MemoryBroker, call: Call[offsets.SearchOffsetByTimestamp]
 ) -> offsets.SearchOffsetByTimestampReply:
-    """Return the offset of the message stored nearest to a timestamp."""
     header = call.header
     queue = MessageQueue(header.topic, broker.name, header.queue_id)
     return offsets.SearchOffsetByTimestampReply(offset_at(broker, queue, header.timestamp))
 
 
 def view_message_by_id(broker: MemoryBroker, call: Call[queries.ViewMessageById]) -> Reply:
-    """Return the record at a physical offset."""
     found = broker.queues.raw_record(call.header.offset)
     if found is None:
         raise ServerError(f"can not find message by the offset, {call.header.offset}")

@@ -35,7 +35,6 @@ class MemoryQueues:
         self._perms[topic] = perm
 
     def perm(self, topic: str) -> int:
-        """Return the permissions of a topic."""
         return self._perms.get(topic, READ_WRITE)
 
     def delete(self, topic: str) -> None:
@@ -57,7 +56,6 @@ class MemoryQueues:
         return queue_offset, physical_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the oldest record."""
         return self._first_offsets.get((topic, queue_id), 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -76,16 +74,13 @@ class MemoryQueues:
         self._queues[topic, queue_id][start] = record
 
     def raw_record(self, physical_offset: int) -> bytes | None:
-        """Return the bytes of the record that begins at a physical offset."""
         return self._records.get(physical_offset)
 
     def record_at(self, physical_offset: int) -> MessageRecord | None:
-        """Return the record that begins at a physical offset."""
         record = self._records.get(physical_offset)
         return decode_record(record) if record is not None else None
 
     def records(self, topic: str) -> Iterator[MessageRecord]:
-        """Yield all records of a topic, queue by queue."""
         for queue_id in range(self.queue_counts.get(topic, 0)):
             for record in self._queues.get((topic, queue_id), []):
                 yield decode_record(record)

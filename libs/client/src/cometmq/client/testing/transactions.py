@@ -36,7 +36,6 @@ def is_half(message: NewMessage) -> bool:
 
 
 def prepare(broker: MemoryBroker, message: NewMessage) -> None:
-    """Turn a message into a half message."""
     broker.queues.create(HALF_TOPIC, 1)
     places = ((PropertyKey.REAL_TOPIC, message.topic),
               (PropertyKey.REAL_QUEUE_ID, str(message.queue_id)))  # fmt: skip

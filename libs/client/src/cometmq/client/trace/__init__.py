@@ -95,7 +95,6 @@ TraceRecord: TypeAlias = Pub | SubBefore | SubAfter | EndTransaction
 
 
 def encode_record(record: TraceRecord) -> str:
-    """Return the text of a record, with its terminator."""
     values = msgspec.structs.astuple(record)
     if isinstance(record, Pub) and record.client_host is None:
         values = values[:-1]

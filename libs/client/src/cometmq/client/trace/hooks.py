@@ -32,7 +32,6 @@ class TraceTopic:
         self._is_by_region = channel is AccessChannel.CLOUD
 
     def of(self, region: str | None) -> str:
-        """Return the trace topic of a region."""
         return f"{REGION_TRACE_TOPIC_PREFIX}{region}" if self._is_by_region else self._topic
 
     def is_own(self, topic: str) -> bool:
@@ -84,7 +83,6 @@ class SendTraceHook:
         self._dispatcher.append(self._topic.of(region), records)
 
     def end_transaction(self, context: EndContext) -> None:
-        """Record how a transaction ends."""
         message = context.message
         if self._topic.is_own(message.topic):
             return
@@ -118,7 +116,6 @@ class ConsumeTraceHook:
         self._next_id = next_id
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """Record the start of a listener call."""
         request_id = self._next_id()
         group = without_namespace(context.group)
         records = tuple(
@@ -139,7 +136,6 @@ class ConsumeTraceHook:
             self._dispatcher.append(self._topic.of(records[-1].region), records)
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """Record the outcome of a listener call."""
         before: tuple[SubBefore, ...] = context.state.get(_BEFORE, ())
         if not before:
             return

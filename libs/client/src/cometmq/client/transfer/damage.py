@@ -32,7 +32,6 @@ _REMEDY: Final = (
 
 
 def damage_text(message: MessageExt) -> str:
-    """Return which message is damaged, where it is stored, and a remedy."""
     return (
         f"the body of message {message.message_id}, at queue offset {message.queue_offset} of"
         f" {_place(message.queue)}, does not match its CRC: the stored message is damaged;"
@@ -112,7 +111,6 @@ class MissingMessages:
         self.check(queue)
 
     def check(self, queue: MessageQueue) -> None:
-        """Log the gaps of a queue if that is due."""
         found = self._queues.get(queue)
         if found is not None and found.gaps:
             now_ms = self._clock_ms()

@@ -100,7 +100,6 @@ class Outgoing:
         self._reply_code = _REPLY if options.short_headers else _REPLY_V1
 
     def next_id(self) -> str:
-        """Return a unique key for a message."""
         return self._ids.next_id()
 
     def prepare(self, message: Message, *, extra: Mapping[str, str] | None = None) -> Prepared:
@@ -317,7 +316,6 @@ def send_result(response: Response, queue: MessageQueue, prepared: Prepared) -> 
 
 
 def unpushed(response: Response, broker_name: str, address: str) -> CometError:
-    """Return the error for the refusal of a reply."""
     gone = requester_gone(response, broker_name)
     return gone or command_error(response.code, response.remark, address)
 

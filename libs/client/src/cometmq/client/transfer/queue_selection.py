@@ -42,7 +42,6 @@ class RoundRobin:
         self._numbers = count(start)
 
     def next_number(self) -> int:
-        """Return the next number in the sequence."""
         return next(self._numbers)
 
     def choose(
@@ -64,12 +63,10 @@ class LatencyFaults:
         self._faults: dict[str, tuple[int, int]] = {}  # broker: (latency_ms, available_from_ms)
 
     def note(self, broker_name: str, latency_ms: int, *, now_ms: int, failed: bool = False) -> None:
-        """Record the outcome of a send."""
         counted_ms = FAILURE_LATENCY_MS if failed else latency_ms
         self._faults[broker_name] = (latency_ms, now_ms + back_off_ms(counted_ms))
 
     def is_available(self, broker_name: str, *, now_ms: int) -> bool:
-        """Return whether the broker's back-off is over."""
         fault = self._faults.get(broker_name)
         return fault is None or now_ms >= fault[1]
 
@@ -174,7 +171,6 @@ class QueueChoice:
     def choose_by(
         self, selector: QueueSelector, route: Route, message: Message, argument: Any
     ) -> MessageQueue:
-        """Return the queue chosen by a selector."""
         if not callable(selector):
             raise InvalidArgument(
                 f"selector is {shown(selector)}, which cannot be called: give a function "

@@ -56,7 +56,6 @@ class SendBack:
     def of_group(
         cls, instance: ClientInstance, group: str, options: PushOptions | PullOptions
     ) -> Self:
-        """Return a SendBack that sends through the internal producer of the client."""
         sender = MessageSender(
             instance, INNER_PRODUCER_GROUP, producer_options(options), ids=unique_ids(options)
         )
@@ -216,5 +215,4 @@ def retry_message(
 
 
 def with_reconsume_times(message: MessageExt, times: int) -> MessageExt:
-    """Return a copy of the message with this delivery count."""
     return msgspec.structs.replace(message, reconsume_times=times)

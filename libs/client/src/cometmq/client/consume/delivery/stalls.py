@@ -86,7 +86,6 @@ class Stalls:
         self._due_ms = 0
 
     async def run(self) -> None:
-        """Check at intervals."""
         interval_ms = min(CHECK_MS, self._stuck_ms)
         ended = threading.Event()
         self._due_ms = self._clock_ms() + interval_ms

@@ -41,7 +41,6 @@ class QueueOffsets:
         )
 
     async def min(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message."""
         return await self._ask(
             queue, RequestCode.GET_MIN_OFFSET, GetMinOffset(queue.topic, queue.queue_id)
         )
@@ -104,7 +103,6 @@ class NewQueues:
         self._new: set[MessageQueue] = set()
 
     def note(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Note the queues that a topic has now."""
         known = self._known.get(topic)
         if known is None:
             if not queues:
@@ -116,7 +114,6 @@ class NewQueues:
         known.update(queues)
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that is no longer subscribed."""
         self._known.pop(topic, None)
         self._new = {queue for queue in self._new if queue.topic != topic}
 

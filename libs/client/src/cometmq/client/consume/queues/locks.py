@@ -93,7 +93,6 @@ class QueueLocks:
         self._calling = asyncio.Lock()
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Return whether the lock on a queue is certainly valid."""
         times = self._held.get(queue)
         return times is not None and self._clock_ms() - times.asked_ms <= VALID_MS
 
@@ -149,7 +148,6 @@ class QueueLocks:
         return is_complete
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock queues; return the queues whose locks were granted."""
         mine: list[MessageQueue] = []
         silent: set[str] = set()
         async with self._calling:

@@ -190,7 +190,6 @@ class HeldOffsets:
         self._sought.add(queue)
 
     def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Pass the withheld offsets of these queues to the store."""
         for queue in queues:
             offset = self._progress.get(queue)
             if offset is not None:
@@ -198,7 +197,6 @@ class HeldOffsets:
             self._drop(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory."""
         self._drop(queue)
         self._store.forget(queue)
 
@@ -415,7 +413,6 @@ class LocalOffsets(Positions):
             )
 
     def release(self) -> None:
-        """Release the file for other processes."""
         self._claim.release()
 
     async def load(self) -> Mapping[MessageQueue, int]:
@@ -434,7 +431,6 @@ class LocalOffsets(Positions):
         return self._stored
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset in the file, or in its backup."""
         return (await self.load()).get(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:

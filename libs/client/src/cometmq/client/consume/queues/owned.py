@@ -76,20 +76,16 @@ class OwnedQueues:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The owned queues."""
         return list(self._readers)
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
-        """The process queues, which hold the pulled messages, of all owned queues."""
         return [reader.process_queue for reader in self._readers.values()]
 
     def get(self, queue: MessageQueue) -> Reader | None:
-        """Return the reader of an owned queue."""
         return self._readers.get(queue)
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
-        """Return the owned queues of a topic."""
         return [queue for queue in self._readers if queue.topic == topic]
 
     def wake(self) -> None:
@@ -231,7 +227,6 @@ class OwnedQueues:
             await cancel_in_turns([task for task in tasks if task is not None])
 
     async def leave(self, topic: str) -> None:
-        """Leave all queues of a topic that is no longer subscribed."""
         self._first.new.forget(topic)
         await self.drop(self.of_topic(topic))
 
@@ -288,7 +283,6 @@ class OwnedQueues:
     # -- what administrators see --------------------------------------------------------------
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the consumed offset of each owned queue of a topic."""
         return {
             held.queue: held.committable
             for held in self.process_queues
@@ -296,7 +290,6 @@ class OwnedQueues:
         }
 
     async def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return the state of each owned queue."""
         found = {}
         for number, held in enumerate(self.process_queues, 1):
             queue = held.queue

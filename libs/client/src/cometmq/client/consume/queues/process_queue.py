@@ -26,16 +26,13 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """The number of calls in flight."""
         return self._count
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no call is in flight."""
         return not self._count
 
     def began(self) -> None:
-        """Count a call."""
         self._count += 1
 
     def ended(self) -> None:
@@ -118,7 +115,6 @@ class ProcessQueue:
         return fresh
 
     def unconsumed(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
-        """Return the messages that are still held."""
         return [message for message in messages if message.queue_offset in self._held]
 
     def awaits(self, message: MessageExt) -> bool:
@@ -164,7 +160,6 @@ class ProcessQueue:
         return found
 
     def info(self, committed: int) -> ProcessQueueInfo:
-        """Return the state for administrators."""
         return ProcessQueueInfo(
             cached_msg_count=len(self._held),
             cached_msg_min_offset=self._order[0] if self._order else 0,

@@ -45,7 +45,6 @@ class _Window:
 
     @property
     def first(self) -> _Totals:
-        """The counters at the beginning of the period."""
         return self._samples[0]
 
     def sample(self, totals: _Totals, now_ms: int) -> None:
@@ -98,7 +97,6 @@ class ConsumeRates:
         self._topics: dict[str, TopicRate] = {}
 
     def note(self, topic: str, *, ok: int, failed: int, ms: int) -> None:
-        """Count one call to the listener."""
         totals = self._totals(topic)
         totals.ok_count += ok
         totals.failed_count += failed
@@ -106,7 +104,6 @@ class ConsumeRates:
         totals.call_count += 1
 
     def note_pull(self, topic: str, *, count: int, ms: int) -> None:
-        """Count one pull that found messages."""
         totals = self._totals(topic)
         totals.pulled_count += count
         totals.pull_ms += ms
@@ -125,7 +122,6 @@ class ConsumeRates:
             self.sample()
 
     def sample(self) -> None:
-        """Take samples where they are due."""
         now_ms = self._clock_ms()
         for rate in self._topics.values():
             rate.sample(now_ms)

@@ -77,7 +77,6 @@ class AllocateByConfig:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the fixed list."""
         return list(self._queues)
 
 

@@ -42,14 +42,12 @@ class RecordedOffsets:
         return await self._offsets.read(queue)
 
     def note(self, queue: MessageQueue, offset: int) -> None:
-        """Record the consumed offset of the group."""
         self._noted.add(queue)
         self._refusals.pop(queue, None)
         self._logged.discard(queue)
         self._offsets.update(queue, offset, is_reset=True)
 
     def of_topic(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the recorded offsets of a topic."""
         noted = ((queue, self._offsets.position(queue)) for queue in self._noted)
         return {
             queue: offset for queue, offset in noted if queue.topic == topic and offset is not None
@@ -71,7 +69,6 @@ class RecordedOffsets:
         self._log_refusals()
 
     async def keep(self, interval_ms: int) -> None:
-        """Store at intervals."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             await self.store()
@@ -158,7 +155,6 @@ class Shares:
         return True
 
     async def leave(self, topic: str) -> None:
-        """Release the share of a topic."""
         await self.take({topic: []})
         self._shares.pop(topic, None)
 
@@ -167,11 +163,9 @@ class Shares:
         await self._ownership.told_revoked(self.queues)
 
     async def store(self) -> None:
-        """Store the recorded offsets."""
         await self._recorded.store()
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the recorded offsets of a topic."""
         return self._recorded.of_topic(topic)
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
