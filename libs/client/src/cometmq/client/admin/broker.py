@@ -11,6 +11,7 @@ from cometmq.client.admin.broker_transactions import BrokerTransactions
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument, shown
+from cometmq.client.transfer.pulled import fields_of
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
 from cometmq.remoting.bodies.dialect import decode_json
@@ -24,7 +25,6 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import acl, admin, topics
 from cometmq.remoting.commands.clients import DisconnectClient, DisconnectClientReply
 from cometmq.remoting.commands.topics import TrimQueueReply
-from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.spelling import did_you_mean
 
@@ -75,9 +75,8 @@ class BrokerAcl(BrokerCalls):
 
     async def acl_versions(self) -> AclVersions:
         """Return the versions of the broker's access control files."""
-        reply = (await self.invoke(Code.GET_BROKER_CLUSTER_ACL_INFO)).header
-        if not isinstance(reply, acl.GetBrokerClusterAclInfoReply):
-            raise RemoteProtocolError("the broker's answer lacks the version of its access control")
+        response = await self.invoke(Code.GET_BROKER_CLUSTER_ACL_INFO)
+        reply = fields_of(response, acl.GetBrokerClusterAclInfoReply)
         return AclVersions(
             cluster=reply.cluster_name,
             broker_name=reply.broker_name,
@@ -136,10 +135,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         `is_dry_run`, only return it. RocketMQ's own brokers do not support this request.
         """
         header = topics.TrimQueue(topic, queue_id, offset, is_dry_run)
-        reply = (await self.invoke(Code.TRIM_QUEUE, header)).header
-        if not isinstance(reply, TrimQueueReply):
-            raise RemoteProtocolError("the broker's answer lacks what was deleted")
-        return reply
+        return fields_of(await self.invoke(Code.TRIM_QUEUE, header), TrimQueueReply)
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Return the begin offset, end offset and last store time of each queue."""
@@ -200,10 +196,8 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         """Close the connections of a client, and return how many there were; it connects again by
         itself. RocketMQ's own brokers do not support this request.
         """
-        reply = (await self.invoke(Code.DISCONNECT_CLIENT, DisconnectClient(client_id))).header
-        if not isinstance(reply, DisconnectClientReply):
-            raise RemoteProtocolError("the broker's answer lacks the number of connections")
-        return reply.count
+        response = await self.invoke(Code.DISCONNECT_CLIENT, DisconnectClient(client_id))
+        return fields_of(response, DisconnectClientReply).count
 
     async def config(self) -> dict[str, str]:
         """Return the broker's settings."""

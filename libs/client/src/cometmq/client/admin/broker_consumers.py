@@ -6,7 +6,7 @@ from typing import Final
 from cometmq.client.admin.calls import BrokerCalls
 from cometmq.client.arguments import encoded, timestamp, whole
 from cometmq.client.message import check_group
-from cometmq.client.transfer.pulled import check_offset
+from cometmq.client.transfer.pulled import check_offset, fields_of
 from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.offsets import (
@@ -22,9 +22,7 @@ from cometmq.remoting.bodies.stats import ConsumeStats, ConsumeTimeSpans, QueueT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Response
 from cometmq.remoting.commands import admin, callbacks, clients, offsets, topics
-from cometmq.remoting.errors import RemoteProtocolError
 
 PROXIED_TIMEOUT_MS: Final = 15_000
 """Timeout of requests that a broker forwards to a client; brokers give up after 10 s."""
@@ -118,7 +116,7 @@ class BrokerConsumers(BrokerCalls):
         header = offsets.QueryConsumerOffset(group, topic, queue_id)
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         response = await self.invoke(Code.QUERY_CONSUMER_OFFSET, header, ok=ok)
-        return None if response.code else _offset(response)
+        return None if response.code else fields_of(response, offsets.OffsetReply).offset
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the committed offset of a group in a queue; it may be lower than the current one, but
@@ -167,10 +165,9 @@ class BrokerConsumers(BrokerCalls):
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
         """Return when the oldest message of a queue was stored, or None for an empty queue."""
         header = offsets.GetEarliestMsgStoretime(topic, queue_id)
-        reply = (await self.invoke(Code.GET_EARLIEST_MSG_STORETIME, header)).header
-        if not isinstance(reply, offsets.GetEarliestMsgStoretimeReply):
-            raise RemoteProtocolError("the broker's answer lacks the time")
-        return None if reply.timestamp < 0 else reply.timestamp
+        response = await self.invoke(Code.GET_EARLIEST_MSG_STORETIME, header)
+        time_ms = fields_of(response, offsets.GetEarliestMsgStoretimeReply).timestamp
+        return None if time_ms < 0 else time_ms
 
     async def consumer_offsets(self) -> ConsumerOffsetTable:
         """Return all committed offsets of the broker."""
@@ -213,12 +210,5 @@ class BrokerConsumers(BrokerCalls):
     async def _bound(self, code: Code, header: _QueueHeader) -> int:
         """Query an offset of a queue; raise RemoteProtocolError if it is out of range."""
         what = f"an offset of {header.topic}, queue {header.queue_id},"
-        return check_offset(
-            self.name or self.address, what, _offset(await self.invoke(code, header))
-        )
-
-
-def _offset(response: Response) -> int:
-    if not isinstance(response.header, offsets.OffsetReply):
-        raise RemoteProtocolError("the broker's answer lacks the offset")
-    return response.header.offset
+        offset = fields_of(await self.invoke(code, header), offsets.OffsetReply).offset
+        return check_offset(self.name or self.address, what, offset)

@@ -20,12 +20,11 @@ from cometmq.client.message import (
 from cometmq.client.transfer.damage import (
     DAMAGED,
     MISSING,
-    corrupt_text,
     damage_text,
     missing_offsets,
     missing_text,
 )
-from cometmq.client.transfer.pulled import Pulled, PullStatus, check_pulled, check_records
+from cometmq.client.transfer.pulled import Pulled, PullStatus, pulled_of, records_of
 from cometmq.client.transfer.puller import PLAIN_BYTES_MAX
 from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -35,7 +34,7 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands import callbacks, queries, send
-from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.message.compression import DECOMPRESSED_BYTES_MAX
 from cometmq.remoting.message.flags import PullSysFlag
@@ -128,8 +127,9 @@ class BrokerMessages(BrokerCalls):
         )
         response = await self.invoke(Code.PULL_MESSAGE, header, ok=_PULLED)
         queue = MessageQueue(topic, self.name or self.address, queue_id)
-        pulled = _checked_answer(queue, offset, response)
-        records = _checked_records(queue, offset, pulled, response, max(1, count_max))
+        pulled, records = pulled_of(queue, offset, response), []
+        if pulled.status is PullStatus.FOUND:
+            records = records_of(response.body, max(1, count_max), queue, offset, pulled)
         if expression == ALL_TAGS and pulled.status in _READ:
             gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)
             if gaps:
@@ -230,35 +230,3 @@ class BrokerMessages(BrokerCalls):
                 f"a message in the answer of the broker {self.address} is corrupt: {error}; run"
                 " cometmq store verify on its store"
             ) from error
-
-
-def _checked_answer(queue: MessageQueue, offset: int, response: Response) -> Pulled:
-    """Return the status and offsets of an answer, without messages; raise RemoteProtocolError if
-    they are impossible.
-    """
-    reply = response.header
-    if not isinstance(reply, PullMessageReply):
-        raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
-    status = PullStatus(response.code)
-    pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
-    check_pulled(queue, offset, pulled)
-    return pulled
-
-
-def _checked_records(
-    queue: MessageQueue, offset: int, pulled: Pulled, response: Response, count_max: int
-) -> list[MessageRecord]:
-    """Return the first `count_max` records of an answer.
-
-    If the answer has more, set `pulled.next_offset` to the offset after the last returned one.
-    """
-    if pulled.status is not PullStatus.FOUND:
-        return []
-    try:
-        records = decode_records(response.body, count_max)
-    except CorruptRecord as error:
-        raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
-    if sum(record.size for record in records) < len(response.body):
-        pulled.next_offset = min(pulled.next_offset, records[-1].queue_offset + 1)
-    check_records(queue, offset, pulled.next_offset, records)
-    return records

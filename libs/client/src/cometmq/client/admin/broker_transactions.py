@@ -10,7 +10,7 @@ import msgspec
 from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.admin.broker_messages import BrokerMessages
 from cometmq.client.message import MessageExt
-from cometmq.client.transfer.pulled import EmptyAnswers
+from cometmq.client.transfer.pulled import EmptyAnswers, fields_of
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.transactions import (
@@ -212,10 +212,8 @@ class BrokerTransactions(BrokerMessages, BrokerConsumers):
             return AskTransactionStateReply(is_ended=True)
         message = half.message
         header = AskTransactionState(message.physical_offset, half.offset)
-        reply = (await self.invoke(Code.ASK_TRANSACTION_STATE, header)).header
-        if not isinstance(reply, AskTransactionStateReply):
-            raise RemoteProtocolError("the broker's answer lacks the fields of a transaction")
-        return reply
+        response = await self.invoke(Code.ASK_TRANSACTION_STATE, header)
+        return fields_of(response, AskTransactionStateReply)
 
     async def end_transaction(self, half: HalfMessage, *, commit: bool) -> None:
         """End a transaction on behalf of its producer."""

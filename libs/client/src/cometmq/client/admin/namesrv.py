@@ -7,13 +7,13 @@ from typing import Final
 from cometmq.client.admin.broker import parse_settings, refuse_unknown, render_settings
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import checked_cluster
+from cometmq.client.transfer.pulled import fields_of
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.commands import namesrv as headers
-from cometmq.remoting.errors import RemoteProtocolError
 
 _FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
@@ -105,9 +105,7 @@ class NamesrvAdmin:
         response = await self._namesrv.invoke(Code.GET_KV_CONFIG, header, ok=_FOUND_OR_NOT)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        if not isinstance(response.header, headers.GetKvConfigReply):
-            raise RemoteProtocolError("the name server's answer lacks the value")
-        return response.header.value
+        return fields_of(response, headers.GetKvConfigReply).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Delete a key of a namespace."""

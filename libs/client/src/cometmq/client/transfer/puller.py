@@ -3,7 +3,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -21,11 +20,10 @@ from cometmq.client.message import (
 )
 from cometmq.client.transfer.damage import (
     MissingMessages,
-    corrupt_text,
     damage_text,
     missing_offsets,
 )
-from cometmq.client.transfer.pulled import Pulled, PullStatus, check_pulled, check_records
+from cometmq.client.transfer.pulled import Pulled, PullStatus, fields_of, pulled_of, records_of
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -34,12 +32,11 @@ from cometmq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
     CorruptRecord,
-    RemoteProtocolError,
     RequestTimeout,
 )
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import MessageRecord, decode_record, decode_records
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.transport.tasks import describe
 
@@ -179,13 +176,9 @@ class Puller:
             self._broker_ids.pop(queue, None)
             instance.suspect(address)
             raise
-        reply = response.header
-        if not isinstance(reply, PullMessageReply):
-            raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
-        status = PullStatus(response.code)
-        pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
-        check_pulled(queue, offset, pulled)
-        self._broker_ids[queue] = reply.suggest_which_broker_id
+        pulled = pulled_of(queue, offset, response)
+        self._broker_ids[queue] = fields_of(response, PullMessageReply).suggest_which_broker_id
+        status = pulled.status
         if status is PullStatus.FOUND:
             await self._decode(response.body, count_max, queue, offset, subscription, pulled)
         elif status is PullStatus.NO_MATCHED:
@@ -246,8 +239,7 @@ class Puller:
         pulled: Pulled,
     ) -> None:
         """Decode messages; compare their tags, because brokers filter only by the tag's hash."""
-        records = _records(body, count_max, queue, offset, pulled)
-        check_records(queue, offset, pulled.next_offset, records)
+        records = records_of(body, count_max, queue, offset, pulled)
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),
@@ -317,34 +309,3 @@ class Puller:
             self._missing.note(queue, gaps)
         else:
             self._missing.check(queue)
-
-
-def _records(
-    body: bytes, count_max: int, queue: MessageQueue, offset: int, pulled: Pulled
-) -> list[MessageRecord]:
-    """Return the records of an answer; the next pull begins behind them.
-
-    Messages beyond the number that was asked for are left to the next pull: an answer may contain
-    180,000, which take 200 MB and hold the loop for 4 s.
-    """
-    try:
-        records = decode_records(body, count_max)
-    except CorruptRecord as error:
-        records = _whole_records(body)
-        if not records:
-            raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
-    if sum(record.size for record in records) < len(body):
-        # The next pull begins at a corrupt record, so its error names the right offset.
-        pulled.next_offset = min(pulled.next_offset, records[-1].queue_offset + 1)
-    return records
-
-
-def _whole_records(body: bytes) -> list[MessageRecord]:
-    """Return the records before the first corrupt one."""
-    records: list[MessageRecord] = []
-    end = 0
-    with suppress(CorruptRecord):
-        while True:
-            records.append(decode_record(body, end))
-            end += records[-1].size
-    return records

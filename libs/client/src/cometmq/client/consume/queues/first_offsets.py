@@ -11,7 +11,7 @@ from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.settings import ConsumeFrom
-from cometmq.client.transfer.pulled import check_offset
+from cometmq.client.transfer.pulled import check_offset, fields_of
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (
@@ -19,10 +19,9 @@ from cometmq.remoting.commands.offsets import (
     GetMinOffset,
     OffsetReply,
     QueryConsumerOffset,
-    QueryConsumerOffsetReply,
     SearchOffsetByTimestamp,
 )
-from cometmq.remoting.errors import QueryNotFound, RemoteProtocolError
+from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.names import RETRY_PREFIX
 
 TIMESTAMP_BACK_MS: Final = 30 * 60_000
@@ -81,10 +80,8 @@ class QueueOffsets:
             header,
             timeout_ms=instance.options.api_timeout_ms,
         )
-        if not isinstance(response.header, OffsetReply | QueryConsumerOffsetReply):
-            raise RemoteProtocolError("the broker's answer lacks the offset")
         name = f"an offset of {queue.topic}, queue {queue.queue_id},"
-        return check_offset(queue.broker_name, name, response.header.offset)
+        return check_offset(queue.broker_name, name, fields_of(response, OffsetReply).offset)
 
 
 class NewQueues:

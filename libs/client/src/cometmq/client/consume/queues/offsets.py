@@ -18,7 +18,7 @@ from cometmq.client.errors import (
     OffsetsUnwritable,
 )
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.transfer.pulled import check_offset
+from cometmq.client.transfer.pulled import check_offset, fields_of
 from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -30,7 +30,6 @@ from cometmq.remoting.commands.offsets import (
 from cometmq.remoting.errors import (
     CometError,
     QueryNotFound,
-    RemoteProtocolError,
     TransportError,
 )
 from cometmq.remoting.log import Log
@@ -242,9 +241,7 @@ class RemoteOffsets(Positions):
             )
         except QueryNotFound:
             return None
-        if not isinstance(response.header, QueryConsumerOffsetReply):
-            raise RemoteProtocolError("the broker's answer lacks the offset")
-        offset = response.header.offset
+        offset = fields_of(response, QueryConsumerOffsetReply).offset
         if offset == _NO_OFFSET:
             return None
         name = f"the committed offset of {self._group} in {queue.topic}, queue {queue.queue_id},"
