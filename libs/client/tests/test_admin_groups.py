@@ -2,8 +2,6 @@
 """Resetting and cloning the offsets of groups, and their connections."""
 
 import re
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -205,41 +203,6 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
     with pytest.raises(InvalidArgument, match="nobody has no stored offset in the topic T"):
         await admin.clone_offsets("nobody", "h", "T")
     assert await admin.committed_offset("h", QUEUE) == 2
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda it: it.commit_offset("g", QUEUE, "1"), "offset"),
-        (lambda it: it.commit_offset("g", QUEUE, -5), "-5"),
-        (lambda it: it.commit_offset(None, QUEUE, 1), "group"),
-        (lambda it: it.commit_offset("a b", QUEUE, 1), "'a b'"),
-        (lambda it: it.broker(ADDRESS).commit_offset("a b", "T", 0, 1), "'a b'"),
-        (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp_ms"),
-        (lambda it: it.search_offset(QUEUE, END), "-1"),
-        (lambda it: it.reset_offsets("g", "T", SECONDS), "milliseconds since 1970"),
-        (lambda it: it.reset_members("g", "T", SECONDS), "milliseconds"),
-        (lambda it: it.roll_back("g", "T", SECONDS), "milliseconds"),
-        (lambda it: it.search_offset(QUEUE, SECONDS), "milliseconds"),
-        (lambda it: it.query_by_key("T", "k", end_ms=SECONDS), "end_ms"),
-        (lambda it: anext(it.dead_letters("g", begin_ms=SECONDS)), "begin_ms"),
-        (lambda it: it.search_offset(QUEUE, 1.7e9), "timestamp_ms"),
-        (lambda it: it.broker(ADDRESS).search_offset("T", 0, 1.5), "timestamp_ms"),
-        (
-            lambda it: it.reset_offsets("g", "T", datetime.fromtimestamp(1.0, tz=UTC)),
-            "timestamp_ms",
-        ),
-        (lambda it: it.committed_offset(object(), QUEUE), "group"),
-        (lambda it: it.namesrv.get_kv("n", 7), "key=7"),
-    ],
-)
-async def test_wrong_arguments_do_not_close_the_connection(
-    admin: AdminClient, producer: Producer, call: Any, text: str
-) -> None:
-    await send(producer, 1)
-    with pytest.raises(InvalidArgument, match=text):
-        await call(admin)
-    assert await admin.max_offset(QUEUE) == 1
 
 
 async def test_connections_of_producers_and_consumers(

@@ -4,51 +4,14 @@
 import re
 from typing import Any
 
-import msgspec
 import pytest
 
-from cometmq.client import AdminClient, InvalidArgument, SubscriptionGroupConfig
+from cometmq.client import AdminClient, InvalidArgument
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.codes import RequestCode
-
-
-async def test_an_empty_list_of_brokers_is_no_outage(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match="broker_names is empty: name the brokers"):
-            await admin.create_topic("New", broker_names=[])
-    assert "New" not in cluster.topics()
-
-
-@pytest.mark.parametrize("perm", [-1, 16, "rw", True])
-async def test_permissions_are_a_number_of_four_bits(cluster: MemoryCluster, perm: Any) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match="perm must be a whole number from 0 to 15"):
-            await admin.create_topic("New", perm=perm)
-    assert "New" not in cluster.topics()
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"retry_max_times": -1}, "retry_max_times"),
-        ({"retry_max_times": "16"}, "retry_max_times='16'"),
-        ({"retry_max_times": 1.5}, "retry_max_times=1.5"),
-        ({"retry_queue_nums": -1}, "retry_queue_nums"),
-        ({"broker_id": -1}, "broker_id"),
-        ({"which_broker_when_consume_slowly": -1}, "which_broker_when_consume_slowly"),
-        ({"consume_enable": "yes"}, "consume_enable='yes'"),
-    ],
-)
-async def test_settings_of_groups(cluster: MemoryCluster, fields: Any, text: str) -> None:
-    config = msgspec.structs.replace(SubscriptionGroupConfig(group_name="cg"), **fields)
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match=re.escape(text)):
-            await admin.create_group(config)
-    assert "cg" not in cluster.broker.group_configs
-
 
 # -- order configurations -----------------------------------------------------------------------
 

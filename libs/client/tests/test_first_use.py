@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
-    AdminClient,
     ClientStateError,
     ConsumeResult,
     InvalidArgument,
@@ -236,103 +235,6 @@ async def test_a_status_prints_as_its_name(cluster: MemoryCluster) -> None:
 # -- values -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"properties": {"colour": ""}}, "not be blank: 'colour' is ''"),
-        ({"properties": {" ": "red"}}, "property names and values must not be blank"),
-        ({"tag": "a||b"}, r"one tag, without \|\|"),
-        ({"tag": "new "}, r"the tag 'new ' matches no subscription.*use tag\.strip\(\)"),
-        ({"tag": " "}, "use None for a message without a tag"),
-        ({"delay_level": 99}, "delay_level_max"),
-    ],
-)
-async def test_values_that_would_be_lost(
-    cluster: MemoryCluster, fields: dict[str, Any], text: str
-) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match=text):
-            await producer.send(Message("T", b"x", **fields))
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"keys": 17}, "keys must be a string or a list of strings, not 17"),
-        ({"properties": None}, "properties must be a dict of strings, not None"),
-        ({"flag": "a"}, "flag of a message must be an int, not 'a'"),
-    ],
-)
-async def test_wrong_types_are_named(
-    cluster: MemoryCluster, fields: dict[str, Any], text: str
-) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match=text):
-            await producer.send(Message("T", b"x", **fields))
-
-
-async def test_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
-    async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match="queue must be a MessageQueue"):
-            await producer.send(Message("T", b"x"), queue=3)  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgument, match="32 or 56 hex digits: 'abc'"):
-            await admin.stored_message("abc")
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (
-            lambda a: a.create_group("cg"),
-            r"config must be SubscriptionGroupConfig\(...\), not 'cg'",
-        ),
-        (lambda a: a.put_topic("T", []), r"config must be TopicConfig\(...\), not 'T'"),
-        (lambda a: a.create_topic("T", broker_names="broker-a"), "must be a list of strings, not"),
-        (lambda a: a.create_topic("T", broker_names=[7]), r"a list of strings, not \[7\]"),
-        (lambda a: a.masters(["c"]), r"cluster must be a string, not \['c'\]"),
-        (lambda a: a.view_message(7, "T"), "message_id must be a string, not 7"),
-        (lambda a: a.consume_directly("cg", "id", "A1"), "a MessageExt that a consumer received"),
-        (lambda a: a.message_tracks("A1"), "a MessageExt that a consumer received"),
-        (lambda a: a.resend(Message("T", b"x")), "a MessageExt that a consumer received"),
-        (lambda a: a.replay("A1", "cg"), "a MessageExt that a consumer received"),
-        (lambda a: a.check_replay(7), "the name of a group must be a string, not int"),
-        (lambda a: a.check_replay("cg", topic=7), "the name of a topic must be a string"),
-    ],
-)
-async def test_wrong_arguments_of_admin_calls_are_named(
-    cluster: MemoryCluster, call: Any, text: str
-) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match=text):
-            await call(admin)
-
-
-async def test_other_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
-    with pytest.raises(InvalidArgument, match="broker_names must be a list of strings, not 'b'"):
-        MemoryCluster("b")
-    wrong: Any = 7
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match=r"selector is 7.*def selector\(queues, message"):
-            await producer.send_ordered(Message("T", b"x"), "a", selector=wrong)
-    async with PullConsumer("cg", cluster.namesrv) as consumer:
-        for call in (consumer.queues_in_balance, consumer.unsubscribe):
-            with pytest.raises(InvalidArgument, match="a topic must be a string, not int"):
-                await call(wrong)
-    async with lite(cluster) as other:
-        with pytest.raises(InvalidArgument, match="a topic must be a string, not int"):
-            await other.unsubscribe(wrong)
-
-
-async def test_a_long_value_is_shortened_in_an_error(cluster: MemoryCluster) -> None:
-    """Otherwise the error for a message passed as a queue would contain its whole body."""
-    message: Any = Message("T", b"x" * 100_000)
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match="queue must be a MessageQueue") as caught:
-            await producer.send(message, queue=message)
-    assert "not Message(topic='T', body=b'xxx" in str(caught.value)
-    assert len(str(caught.value)) < 200
-
-
 @pytest.mark.parametrize("options", [{"concurrency": 3}, LitePullOptions()])
 def test_options_of_another_class(options: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"the options must be PushOptions\(...\), not"):
@@ -347,10 +249,3 @@ def test_an_sql_refusal_names_the_setting() -> None:
     refused = command_error(1, filter_refused("SQL92"))
     assert "set enablePropertyFilter=true at every broker" in str(refused)
     assert "cannot parse the filter" in str(command_error(23, "Encountered EOF"))
-
-
-def test_results_that_mean_nothing() -> None:
-    with pytest.raises(InvalidArgument, match="count of consumed messages"):
-        ConsumeResult.consumed(-1)
-    with pytest.raises(InvalidArgument, match="delay level of a redelivery"):
-        ConsumeResult.later(50)

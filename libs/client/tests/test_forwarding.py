@@ -107,25 +107,6 @@ async def test_what_cannot_be_forwarded_names_the_call(cluster: MemoryCluster) -
                 await producer.send_batch([message])
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("TAGS", "set `tag` of the message"),
-        ("KEYS", "set `keys` of the message"),
-        ("DELAY", "set `delay_level` of the message"),
-        ("WAIT", "set `wait_store_ok` of the message"),
-        ("UNIQ_KEY", "set `message_id` of the message"),
-        ("TRAN_MSG", "use another name"),
-    ],
-)
-async def test_a_property_of_the_client_names_its_field(
-    cluster: MemoryCluster, name: str, advice: str
-) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match=f"{name} is set by the client: {advice}"):
-            await producer.send(Message("T", b"x", properties={name: "1"}))
-
-
 def test_a_received_message_is_forwarded_without_an_event_loop() -> None:
     with MemoryCluster() as cluster, sync.Producer("pg", cluster.namesrv) as producer:
         cluster.create_topic("T")
