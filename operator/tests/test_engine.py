@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.operator.api import ApiRefused, ApiUnreachable
 from cometmq.operator.engine import engine as engine_module
 from cometmq.operator.engine.context import Context

@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock, Mock
 
 from structlog.testing import CapturingLogger
 
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SECRET

@@ -11,7 +11,7 @@ import pytest
 from cometmq.client.admin import AdminClient
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import CLUSTER_NAME
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.topics_and_groups.item import FINALIZER, declared_of

@@ -14,7 +14,7 @@ from cometmq.client import Message, MessageQueue, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import NoRoute
 from cometmq.client.settings import ClientOptions, ProducerOptions
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings

@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.ha.places.http import HttpClient
 from cometmq.ha.places.kube_api import Api
 from cometmq.operator import watches

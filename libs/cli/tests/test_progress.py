@@ -21,7 +21,7 @@ from cometmq.client import (
 )
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.calls import BrokerCalls
-from cometmq.client.admin.known_groups import known_groups
+from cometmq.client.admin.groups import known_groups
 from cometmq.client.testing import eventually
 from cometmq.insight.members import members_of
 from cometmq.insight.queue_states import queue_states

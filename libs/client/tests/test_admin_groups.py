@@ -15,10 +15,10 @@ from cometmq.client import (
     Producer,
 )
 from cometmq.client.admin.broker_consumers import BrokerConsumers
-from cometmq.client.admin.known_groups import find_group, known_groups
+from cometmq.client.admin.groups import find_group, known_groups
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode

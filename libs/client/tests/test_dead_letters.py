@@ -15,7 +15,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.errors import ClientError, NoRoute, NotWritable
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import eventually
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.message.flags import Perm
 

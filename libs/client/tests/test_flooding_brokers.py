@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from cometmq.client.cluster.broker_requests import LocalMembers
 from cometmq.client.cluster.instance import CALLBACKS
-from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.codes import RequestCode

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.client import AdminClient, LitePullConsumer, MessageQueue, PushOptions
 from cometmq.client.cluster import broker_requests
-from cometmq.client.cluster.local_members import LocalMembers
+from cometmq.client.cluster.broker_requests import LocalMembers
 from cometmq.client.consume.queues import assignment
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing import cluster as served

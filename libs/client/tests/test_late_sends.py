@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def brokers() -> Brokers:
 
 
 @pytest.fixture
-async def late(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LateSends]:
+async def late(brokers: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LateSends]:
     monkeypatch.setattr(late_sends, "TICK_MS", 2)
     monkeypatch.setattr(late_sends, "LOOKUP_MS", 2)
     background = TaskSet(NO_LOG)
@@ -307,11 +308,8 @@ async def test_each_route_is_searched_once_for_another_broker(late: LateSends) -
             return queues
 
     queues = tuple(MessageQueue("T", "broker-a", number) for number in range(1_000))
-    brokers, route, flight = (
-        Counting(),
-        Route("T", queues, (), {}),
-        late.begin(OLD, "broker-a", "T"),
-    )
+    brokers: Any = Counting()
+    route, flight = Route("T", queues, (), {}), late.begin(OLD, "broker-a", "T")
     async with asyncio.TaskGroup() as group:
         never = asyncio.Event()
         tasks = [group.create_task(flight.answer(never.wait(), route)) for _ in range(100)]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.client.cluster.broker_requests import LocalMembers
 from cometmq.client.cluster.instance import CALLBACKS
-from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.codes import request_name
 from cometmq.testing.remoting.malformed import NAME, failures

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import ConsumeFrom, LitePullOptions, PushOptions
-from cometmq.client.consume.running_info import option_properties, stacks, state_properties
+from cometmq.client.consume.queues.rates import option_properties, stacks, state_properties
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo

@@ -57,8 +57,9 @@ class Clock:
         return self.ms
 
 
-def watch() -> tuple[Stalls, Listener, Clock, Kept]:
-    listener, clock, log = Listener(), Clock(), Kept()
+def watch() -> tuple[Stalls, Any, Clock, Kept]:
+    listener: Any = Listener()
+    clock, log = Clock(), Kept()
     return Stalls(listener, stuck_ms=30_000, log=log, clock_ms=clock), listener, clock, log
 
 

@@ -30,7 +30,7 @@ from cometmq.client.trace import (
     encode_record,
     record_keys,
 )
-from cometmq.client.trace.dispatcher import (
+from cometmq.client.trace.hooks import (
     BODY_CHARS_MAX,
     KEYS_CHARS_MAX,
     RECORD_COUNT_MAX,

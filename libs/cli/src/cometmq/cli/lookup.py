@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.known_groups import find_group, known_groups
+from cometmq.client.admin.groups import find_group, known_groups
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_group
 from cometmq.insight.members import is_ours

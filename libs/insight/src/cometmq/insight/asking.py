@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.known_groups import with_offsets_only
+from cometmq.client.admin.groups import with_offsets_only
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.model import Since, Trouble, Unknown, Unreachable, is_silence
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.admin.known_groups import with_offsets_only
+from cometmq.client.admin.groups import with_offsets_only
 from cometmq.insight.asking import NOT_TOLD, MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours

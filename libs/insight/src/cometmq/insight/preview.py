@@ -11,7 +11,7 @@ import msgspec
 
 from cometmq.client.admin import END, AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.known_groups import NEW_GROUP, check_known
+from cometmq.client.admin.groups import NEW_GROUP, check_known
 from cometmq.client.admin.offsets import unknown_offsets
 from cometmq.client.admin.trims import Before, Trim
 from cometmq.client.errors import InvalidArgument

@@ -32,7 +32,7 @@ from cometmq.cli.say import say
 from cometmq.cli.verbs.pages import confirm_page, html, write_page
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
-from cometmq.client.admin.known_groups import with_offsets_only
+from cometmq.client.admin.groups import with_offsets_only
 from cometmq.insight import times
 from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts, loss_words
 from cometmq.insight.members import (

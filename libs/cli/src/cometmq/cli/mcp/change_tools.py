@@ -20,7 +20,7 @@ from cometmq.cli.verbs.topics import PERMISSIONS, QUEUES_DEFAULT
 from cometmq.client.admin import END
 from cometmq.client.admin.broker_transactions import HalfState
 from cometmq.client.admin.dead_letters import running_replays
-from cometmq.client.admin.known_groups import check_known
+from cometmq.client.admin.groups import check_known
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_topic

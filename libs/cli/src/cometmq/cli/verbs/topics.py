@@ -38,7 +38,7 @@ from cometmq.cli.verbs.topic_trim import trim_topic
 from cometmq.cli.verbs.write_access import read_only_brokers
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.known_groups import check_disconnected
+from cometmq.client.admin.groups import check_disconnected
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ProducerOptions

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.known_groups import check_known
+from cometmq.client.admin.groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.admin.topics import TopicAdmin

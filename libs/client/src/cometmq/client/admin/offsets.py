@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_consumers import END
-from cometmq.client.admin.known_groups import NEW_GROUP, check_known
+from cometmq.client.admin.groups import NEW_GROUP, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import timestamp, whole
 from cometmq.client.errors import InvalidArgument, no_queue

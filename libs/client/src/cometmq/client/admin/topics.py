@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.known_groups import check_disconnected, clear_offsets, groups_in
+from cometmq.client.admin.groups import check_disconnected, clear_offsets, groups_in
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, whole
 from cometmq.client.cluster.routes import order_counts

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.cluster.local_members import LocalMembers
+from cometmq.client.cluster.broker_requests import LocalMembers
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import Refreshes, RouteBook
 from cometmq.client.settings import ClientOptions

@@ -16,9 +16,9 @@ from cometmq.client import request_reply
 from cometmq.client.addresses import POLL_INTERVAL_MS
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster import broker_requests
+from cometmq.client.cluster.broker_requests import LocalMembers
 from cometmq.client.cluster.heartbeats import Heartbeats
 from cometmq.client.cluster.late_sends import LateSends
-from cometmq.client.cluster.local_members import LocalMembers
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import Refreshes, RouteBook
@@ -263,7 +263,7 @@ class ClientInstance:
         finally:
             self._moving.discard(address)
 
-    # -- the interface `Brokers` of late sends -----------------------------------------------
+    # -- for late sends -----------------------------------------------------------------------
 
     def reachable(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
         """Return the queues whose masters answer heartbeats; all of them if none does.

@@ -7,16 +7,18 @@ address of the old one: then, only a new connection leads to it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from cometmq.client.cluster.routes import Route
-from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import RequestTimeout, TransportError
+from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from cometmq.client.cluster.instance import ClientInstance
 
 T = TypeVar("T")
 
@@ -55,35 +57,6 @@ PAUSE_MS_MAX: Final = 5_000
 _SLOWDOWN: Final = 8  # the interval is an eighth of the lateness
 
 
-class Brokers(Protocol):
-    """The part of the client instance that this module uses."""
-
-    def current_master(self, broker_name: str) -> str | None:
-        """Return the address for requests to the master in the newest route; None if there is no
-        master.
-        """
-
-    def look_up(self, topic: str) -> Awaitable[object]:
-        """Refresh the route of a topic, if a name server answers."""
-
-    async def answers(self, address: str, *, timeout_ms: int) -> bool:
-        """Return whether the broker answers a cheap request in time, or its connection transfers
-        other bytes.
-        """
-
-    async def answers_anew(self, address: str, *, timeout_ms: int) -> bool:
-        """Return whether a broker answers a cheap request over a new connection in time."""
-
-    def reachable(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        """Return the queues whose masters answer heartbeats; all of them if none does."""
-
-    def suspect(self, address: str, silence: TransportError) -> None:
-        """Send to other brokers, if there are any, until a heartbeat is answered."""
-
-    def drop(self, address: str, reason: str) -> None:
-        """Close the connection to an address, so that its pending requests fail."""
-
-
 class Flight(msgspec.Struct):
     """The sends to one address that are in flight; `count` and `ended_count` are updated on the hot
     path.
@@ -109,7 +82,7 @@ class Flight(msgspec.Struct):
     instead of the route means that `give_up` has ended the wait.
     """
 
-    def give_up(self, brokers: Brokers) -> RequestTimeout | None:
+    def give_up(self, brokers: "ClientInstance") -> RequestTimeout | None:
         """End the waits of sends that another broker can take, and return their error; None if
         there is no such send.
 
@@ -127,7 +100,7 @@ class Flight(msgspec.Struct):
     def _silence(self) -> RequestTimeout:
         return RequestTimeout(f"{self.address} answers neither sends nor heartbeats")
 
-    def _has_other(self, route: Route, brokers: Brokers) -> bool:
+    def _has_other(self, route: Route, brokers: "ClientInstance") -> bool:
         queues = brokers.reachable(route.publish_queues)
         return any(queue.broker_name != self.broker_name for queue in queues)
 
@@ -178,7 +151,7 @@ class Flight(msgspec.Struct):
 class LateSends:
     """The sends in flight of one client instance."""
 
-    def __init__(self, brokers: Brokers, background: TaskSet, log: Log) -> None:
+    def __init__(self, brokers: "ClientInstance", background: TaskSet, log: Log) -> None:
         self._brokers = brokers
         self._background = background
         self._log = log

@@ -16,9 +16,9 @@ from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.assignment import Assigner
 from cometmq.client.consume.queues.owned import OwnedQueues
 from cometmq.client.consume.queues.parts import ConsumerParts
+from cometmq.client.consume.queues.rates import option_properties, stacks, state_properties
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.consume.queues.shares import Shares
-from cometmq.client.consume.running_info import option_properties, stacks, state_properties
 from cometmq.client.listener import AnyCaller, ConsumeResult, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt, plain_body, received
 from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX

@@ -28,8 +28,8 @@ from cometmq.client.application_calls import (
 )
 from cometmq.client.arguments import whole_or
 from cometmq.client.clock import TimeLimit, wall_ms
+from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.local_members import TransactionMember
 from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.client.hooks import EndContext, EndHook, Hooks, TransactionState
 from cometmq.client.listener import ListenerError, traced

@@ -5,7 +5,6 @@ All clients of a process run on one event loop in its own thread. Options, messa
 the same as in `cometmq.client`; listeners are plain functions, called on other threads.
 """
 
-from cometmq.client.sync.admin import AdminClient
 from cometmq.client.sync.clients import (
     ClientAdmin,
     LitePullConsumer,
@@ -15,9 +14,8 @@ from cometmq.client.sync.clients import (
     Transaction,
 )
 from cometmq.client.sync.loop import SyncClient, loop_thread
-from cometmq.client.sync.scheduled_pull import ScheduledPull
 from cometmq.client.sync.signals import on_signal, until_signal
-from cometmq.client.sync.transactions import TransactionProducer
+from cometmq.client.sync.special import AdminClient, ScheduledPull, TransactionProducer
 
 __all__ = [
     "AdminClient",

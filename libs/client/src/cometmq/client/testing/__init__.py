@@ -2,7 +2,6 @@
 """An in-memory cluster for tests of programs that send or consume messages."""
 
 from cometmq.client.testing.broker import DISCONNECT, HANG, LOSE_ANSWER, MemoryBroker
-from cometmq.client.testing.cluster import MemoryCluster
-from cometmq.client.testing.waiting import eventually
+from cometmq.client.testing.cluster import MemoryCluster, eventually
 
 __all__ = ["DISCONNECT", "HANG", "LOSE_ANSWER", "MemoryBroker", "MemoryCluster", "eventually"]

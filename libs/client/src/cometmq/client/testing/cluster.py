@@ -5,9 +5,10 @@
 """
 
 import asyncio
+import inspect
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Self, TypeVar, overload
 
 from cometmq.client.arguments import check_kind, check_names, check_seconds, whole
 from cometmq.client.clock import wall_ms
@@ -19,7 +20,6 @@ from cometmq.client.sync.loop import LOOPS_WITH_SERVERS, loop_thread
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS
 from cometmq.client.testing.transactions import ask, open_transactions
-from cometmq.client.testing.waiting import eventually
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue, TopicList
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
@@ -37,6 +37,51 @@ from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
 
 T = TypeVar("T")
+
+_INTERVAL_S = 0.005
+
+
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[T]], timeout_s: float = ..., *, what: str = ...
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T], timeout_s: float = ..., *, what: str = ...
+) -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 60.0, *, what: str = ""
+) -> T:
+    """Call a function or coroutine function repeatedly; return its first true value.
+
+    Raise TimeoutError after `timeout_s`; its text contains the last value, and `what` if given.
+    Example: `await eventually(lambda: seen == [b"x"], what="one message")`.
+    """
+    if not callable(condition):
+        raise InvalidArgument(
+            f"condition must be a function, not {shown(condition)}: write "
+            "`await eventually(lambda: ...)`"
+        )
+    check_seconds(timeout_s, "timeout_s")
+    value: object = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                found = condition()
+                value = await found if inspect.isawaitable(found) else found
+                if value:
+                    return value
+                await asyncio.sleep(_INTERVAL_S)
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"{what or 'the condition'} did not come true within {timeout_s:g} s; its last value "
+            f"was {shown(value)}"
+        ) from error
+
 
 _STATES: Final = {
     TRANSACTION_COMMIT: TransactionState.COMMIT,

@@ -11,12 +11,13 @@ whether the listener blocks it, and on which line.
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.listener import AnyCaller
 from cometmq.remoting.log import Log
 
 CHECK_MS: Final = 1_000
@@ -36,31 +37,6 @@ _BLOCKED_ADVICE: Final = (
 )
 
 
-class Watched(Protocol):
-    """The calls of one listener."""
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-
-    @property
-    def name(self) -> str:
-        """The name of the listener."""
-
-    @property
-    def is_on_loop(self) -> bool:
-        """Whether the listener runs on the event loop and can therefore block it."""
-
-    def line_on(self, thread_id: int) -> str:
-        """Return the line of the listener that a thread is executing, or "" if it is not executing
-        the listener.
-        """
-
-    @property
-    def begins_ms(self) -> Collection[int]:
-        """The start times of the running calls, by the monotonic clock."""
-
-
 class _State(msgspec.Struct):
     begin_ms: int
     reported_ms: int
@@ -71,7 +47,7 @@ class Stalls:
 
     def __init__(
         self,
-        listener: Watched,
+        listener: AnyCaller,
         *,
         stuck_ms: int,
         log: Log,
