@@ -6,17 +6,17 @@ An input of answers has the bytes of one connection after the other, separated b
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from httpcore2 import AsyncMockBackend, AsyncMockStream, AsyncNetworkStream, ConnectError
 from mcp_types import CallToolRequestParams, JSONRPCRequest
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from cometmq.cli.mcp.refusals import refusal_of
 from cometmq.cli.mcp.server import CHANGING, READING, _answer, _refused
 from cometmq.ha.places.etcd import EtcdRecord
-from cometmq.ha.places.http import HttpClient, HttpError, NotSent, _Connection
+from cometmq.ha.places.http import HttpClient, HttpError
 from cometmq.ha.places.kube_api import Api
 from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
@@ -29,28 +29,25 @@ _RECORD: Final = Record("uid", "group", 1, Copy(0, "a"), (Copy(0, "a"),))
 _BASE: Final = Versioned(_RECORD, "uid/1")
 _TOOLS: Final = {tool.name: tool for tool in (*READING, *CHANGING)}
 _loop: Final = asyncio.new_event_loop()
-_writer: Final[Any] = SimpleNamespace(
-    write=lambda _: None,
-    is_closing=lambda: False,
-    transport=SimpleNamespace(abort=lambda: None),
-)
 
 
-class _Answering(HttpClient):
-    """A client of a server that answers with given bytes, whatever it is asked."""
+class _Answers(AsyncMockBackend):
+    """Gives each connection the next of some answers, until the server is gone."""
 
     def __init__(self, data: bytes) -> None:
-        super().__init__("127.0.0.1", 1)
-        self._answers: Iterator[bytes] = iter(data.split(SEPARATOR))
+        super().__init__([])
+        self._answers = iter(data.split(SEPARATOR))
 
-    async def _connect(self) -> _Connection:
+    async def connect_tcp(self, *_args: Any, **_options: Any) -> AsyncNetworkStream:
         data = next(self._answers, None)
         if data is None:
-            raise NotSent("the server is gone")
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        return _Connection(reader, _writer)
+            raise ConnectError("the server is gone")
+        return AsyncMockStream([data])
+
+
+def _answering(data: bytes) -> HttpClient:
+    """Return a client of a server that answers with given bytes, whatever it is asked."""
+    return HttpClient("127.0.0.1", 1, backend=_Answers(data))
 
 
 def etcd_answer(data: bytes) -> None:
@@ -58,7 +55,7 @@ def etcd_answer(data: bytes) -> None:
 
     def record() -> EtcdRecord:
         made = EtcdRecord(["127.0.0.1:1"], "key", login=("user", "secret"))
-        made._clients = [_Answering(data)]
+        made._clients = [_answering(data)]
         return made
 
     _use(
@@ -72,7 +69,7 @@ def lease_answer(data: bytes) -> None:
     """Read, watch and write a record in a Lease."""
 
     def record() -> KubernetesRecord:
-        return KubernetesRecord(Api(_Answering(data), lambda: "token"), "default", "group")
+        return KubernetesRecord(Api(_answering(data), lambda: "token"), "default", "group")
 
     _use(
         lambda: record().read(),
@@ -86,7 +83,7 @@ def operator_answer(data: bytes) -> None:
     """Read what the API server answers to the operator."""
 
     def api() -> KubeApi:
-        return KubeApi(Api(_Answering(data), lambda: "token"))
+        return KubeApi(Api(_answering(data), lambda: "token"))
 
     _use(
         lambda: api().get("Pod", "default", "name"),

@@ -8,13 +8,13 @@ again and decide again.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 import msgspec
 
-from cometmq.ha.places.answers import parsed
-from cometmq.ha.places.http import JSON, HttpError, Limits
+from cometmq.ha.places.http import JSON, HttpError, Limits, parsed
 from cometmq.ha.places.kube_api import MERGE_PATCH, Api
 from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.operator.api_types.broker_group import GROUP, PLURAL, VERSION
@@ -123,12 +123,12 @@ class KubeApi:
         given = {key: value for key, value in query.items() if value}
         path = _path(kind, namespace)
         try:
-            async for event in self._api.watch(
-                path, wait_s=TIMEOUT_S, allowWatchBookmarks="true", **given
-            ):
-                if event is not None:
-                    body: Body = parsed(event.object, dict[str, Any])
-                    yield event.type, _checked(f"watch of {path}", body, _Object)
+            watch = self._api.watch(path, wait_s=TIMEOUT_S, allowWatchBookmarks="true", **given)
+            async with aclosing(watch) as events:
+                async for event in events:
+                    if event is not None:
+                        body: Body = parsed(event.object, dict[str, Any])
+                        yield event.type, _checked(f"watch of {path}", body, _Object)
         except HttpError as error:
             raise ApiUnreachable(f"watch of {path}: {error}") from error
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Select the backend of a record from `groupRecord`, a setting of brokers and electors.
 
-Only the selected backend is imported, because a backend and h11 are 15 modules.
+Only the selected backend is imported, because one and httpcore2 take 0.1 s.
 """
 
 from pathlib import Path

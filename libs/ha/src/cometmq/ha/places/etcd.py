@@ -14,8 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cometmq.ha.places.answers import parsed
-from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request
+from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request, parsed
 from cometmq.ha.places.polling import poll
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record

@@ -6,15 +6,15 @@ Failed calls are not retried here: callers read the state again and decide again
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
 
-from cometmq.ha.places.answers import parsed
-from cometmq.ha.places.http import JSON, LIMITS, HttpClient, HttpError, Limits, Request
+from cometmq.ha.places.http import JSON, LIMITS, HttpClient, HttpError, Limits, Request, parsed
 from cometmq.remoting.errors import SettingsError
 
 HOST: Final = "kubernetes.default.svc"
@@ -54,18 +54,20 @@ class Api:
 
     async def watch(
         self, path: str, *, wait_s: float, **query: str
-    ) -> AsyncIterator[WatchEvent | None]:
+    ) -> AsyncGenerator[WatchEvent | None, None]:
         """Yield None once the watch has begun, and then each event until the server ends it.
 
         Raise HttpError if the watch fails, or a line is no event.
         """
         given = urlencode({"watch": 1, "timeoutSeconds": WATCH_S, **query})
         request = self._request("GET", f"{path}?{given}")
-        async for line in self.client.stream(request, waits_s=(wait_s, WATCH_S + wait_s)):
-            event = parsed(line, WatchEvent) if line else None
-            if event is not None and event.type == "ERROR":
-                raise HttpError(f"the watch of {path} failed: {bytes(event.object)[:200]!r}")
-            yield event
+        stream = self.client.stream(request, waits_s=(wait_s, WATCH_S + wait_s))
+        async with aclosing(stream) as lines:
+            async for line in lines:
+                event = parsed(line, WatchEvent) if line else None
+                if event is not None and event.type == "ERROR":
+                    raise HttpError(f"the watch of {path} failed: {bytes(event.object)[:200]!r}")
+                yield event
 
     def _request(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON

@@ -12,13 +12,13 @@ PUT, it can never create a deleted Lease again (R10).
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.places.answers import parsed
-from cometmq.ha.places.http import JSON, HttpError
+from cometmq.ha.places.http import JSON, HttpError, parsed
 from cometmq.ha.places.kube_api import MERGE_PATCH, Api
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record, encode_record
@@ -84,10 +84,11 @@ class KubernetesRecord:
         is_first, last = True, None
         while True:
             try:
-                async for found in self._watch_once():
-                    if is_first or found != last:
-                        is_first, last = False, found
-                        yield found
+                async with aclosing(self._watch_once()) as watched:
+                    async for found in watched:
+                        if is_first or found != last:
+                            is_first, last = False, found
+                            yield found
             except (HttpError, RecordUnreachable):
                 await asyncio.sleep(RETRY_S)
 
@@ -95,16 +96,17 @@ class KubernetesRecord:
         """Close idle connections to the API server, including those that other records use."""
         await self._api.client.close()
 
-    async def _watch_once(self) -> AsyncIterator[Versioned | None]:
+    async def _watch_once(self) -> AsyncGenerator[Versioned | None, None]:
         only = f"metadata.name={self._name}"
         watched = self._api.watch(self._path, wait_s=self._timeout_s, fieldSelector=only)
-        async for event in watched:
-            if event is None:  # the watch has begun; this read has all earlier changes
-                yield await self.read()
-            elif event.type == "DELETED":
-                yield None
-            else:
-                yield self._versioned(parsed(event.object, _Lease))
+        async with aclosing(watched) as events:
+            async for event in events:
+                if event is None:  # the watch has begun; this read has all earlier changes
+                    yield await self.read()
+                elif event.type == "DELETED":
+                    yield None
+                else:
+                    yield self._versioned(parsed(event.object, _Lease))
 
     def _versioned(self, lease: _Lease) -> Versioned:
         metadata = lease.metadata
