@@ -94,6 +94,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return is_late, _drawn(config, str(item.path)), _drawn(config, item.nodeid)
 
     items.sort(key=place)
+    if hypothesis.settings.get_current_profile_name() != "long":
+        _sample(config, items)
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests with the marker `sampled`, drawn by the seed of the order."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            cases.setdefault((item.path, item.nodeid.split("[")[0]), []).append(item)
+    left_out = set[pytest.Item]()
+    for found in cases.values():
+        marker = found[0].get_closest_marker("sampled")
+        assert marker is not None
+        found.sort(key=lambda item: _drawn(config, item.nodeid))
+        left_out.update(found[marker.args[0] :])
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
 
 
 def _drawn(config: pytest.Config, name: str) -> str:

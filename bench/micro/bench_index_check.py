@@ -12,7 +12,7 @@ from copy import copy
 
 from cometmq.store import MessageStore, OsDisk, StoreSettings
 from cometmq.store.upkeep.entry_check import EntryWalk
-from cometmq.store.upkeep.index_check import IndexWalk, Proofs
+from cometmq.store.upkeep.index_check import IndexWalk, LogPart
 from cometmq.testing.store.builders import make_message
 
 MESSAGE_COUNT = 20_000
@@ -63,15 +63,15 @@ def main() -> None:
         store = filled(folder)
         parts = store._parts  # noqa: SLF001
         files, end = copy(parts.commit_log.files), store.upkeep.sealer.offset
-        proofs = Proofs(parts.checksums, parts.checksums.generation)
+        log = LogPart(files, end, parts.commit_log.end, parts.checksums)
 
         def index() -> int:
             walk, count = IndexWalk(), 0
             walk.begin()
             while not walk.has_ended:
-                found, faults = walk.step(parts.index.view(), files, end, proofs, STEP_COUNT)
+                found, damaged = walk.step(parts.index.view(), log, STEP_COUNT)
                 count += found
-                assert all(not it.entry_count and it.error is None for it in faults)
+                assert damaged == []
             assert count == MESSAGE_COUNT * KEYS
             return count
 

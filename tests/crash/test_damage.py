@@ -183,7 +183,6 @@ async def test_an_index_with_zeroed_pages_finds_everything_again(
             await until(is_whole, 20)
         (event,) = broker.events("index.damaged")
         assert event["path"] == str(path)
-        assert event[part] > 20
         assert len(broker.events("index.repaired")) == 1
         assert await broker.stop() == 0
     finally:

@@ -18,7 +18,6 @@ from cometmq.store.queues.record_check import has_topic, topic_field
 from cometmq.store.queues.suspect_entries import SPAN_COUNT_MAX, SUSPECTS_MAX, SuspectEntries
 from cometmq.store.reads import finish
 from cometmq.store.results import BoundaryType, GetStatus
-from cometmq.store.upkeep import entry_repair
 from cometmq.store.upkeep.entry_check import BLOCK_BYTES
 from cometmq.store.upkeep.entry_repair import ATTEMPTS_MAX, STALL_MS
 from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
@@ -287,17 +286,6 @@ def test_the_search_covers_files_and_damage_between_the_neighbours(disk, events,
     }
     assert all(places[at].physical_offset >> 16 in blocks for at in gone)
     assert len(gone) <= 2
-
-
-def test_an_examination_that_has_searched_enough_ends(disk, events, monkeypatch):
-    rig = filled(disk, events, 10, 20)
-    damaged = range(1, 20, 3)
-    for at in damaged:
-        entries_of(disk)[at * ENTRY.size : (at + 1) * ENTRY.size] = bytes(ENTRY.size)
-    monkeypatch.setattr(entry_repair, "SEARCHED_BYTES_MAX", 50_000)  # of two entries
-    assert offsets(read(rig, pull)) == list(range(20))
-    assert len(events.of("queue.repaired")) > 1
-    assert events.of("records.damaged") == []
 
 
 def test_a_record_of_an_earlier_topic_is_no_repair(disk, events):

@@ -32,3 +32,10 @@ def examples(few: int, *, long: int) -> Callable[[Test], Test]:
     """Run a test with `count` examples of Hypothesis, in its long form with `long`."""
     limited = settings(max_examples=case_count(few, long=long), deadline=None)
     return lambda test: pytest.mark.long(limited(test))
+
+
+def sampled(few: int) -> Callable[[Test], Test]:
+    """Run `few` cases of a parametrized test, drawn by the seed of the order (`--order-seed`), and
+    all of them in its long form.
+    """
+    return lambda test: pytest.mark.long(pytest.mark.sampled(few)(test))

@@ -299,10 +299,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "three attempts or 30 s, readers skip these messages.",
     "index.damaged": "Bytes of an index file have changed on the disk, so searches by key may have "
     "lacked messages.",
-    "index.repaired": "The damaged entries, slots and header of an index file were written again "
-    "from the log.",
-    "index.unrepaired": "An index file is damaged, but could not be compared with the log or "
-    "written; the broker tries again in the scrubber's next round.",
+    "index.repaired": "A damaged index file was rebuilt from the log.",
+    "index.unrepaired": "A damaged index file could not be rebuilt from the log; the broker tries "
+    "again in the scrubber's next round.",
     "topics.restored": "This broker was the only one that had deleted these topics, or messages of"
     " them, when it stopped being the master; their queues were rebuilt from the log.",
     "floors.damaged": "The file with the first offsets of trimmed queues is damaged; they were "

@@ -213,7 +213,8 @@ class Index:
             if flush is None:
                 continue
             file.mark_flushed(flush)
-            if flush.header is not None and file.is_full and not file.unflushed_count:
+            has_ended = file.is_full or file is not self.files[-1]
+            if flush.header is not None and has_ended and not file.unflushed_count:
                 file.rest()
 
     def mark_failed(self, flushes: Iterable[IndexFlush]) -> None:
@@ -243,15 +244,31 @@ class Index:
             self._disk.remove(file.file.path)
         if not self.files:
             return
-        for older in self.files[:-1]:
-            _believe_full(older)
         last = self.files[-1]
         if written_count >= self._shape.entry_count if is_known else last.is_full:
-            _believe_full(last)
+            # Its header may be damaged.
+            last.header = last.header._replace(next_number=self._shape.entry_count)
             if last.header.end_offset < offset_end:
                 return
         count = written_count if is_known else 0
         last.recover(written_count=count, offset_end=offset_end, was_clean=was_clean)
+
+    def let_rest(self, file: IndexFile) -> None:
+        """Add no more keys to a file; if it grows, the next checkpoint completes it."""
+        if file is self.files[-1]:
+            file.flushed_count = 0
+            self._begin_file()
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether a file that gets no more keys needs a checkpoint to complete it."""
+        return any(it is not self.files[-1] for it in self._growing())
+
+    def replace(self, file: IndexFile, rebuilt: Sequence[IndexFile]) -> None:
+        """Use these files instead of one that does not grow, and is not the last."""
+        at = self.files.index(file)
+        self.files[at : at + 1] = rebuilt
+        file.file.close()
 
     def visit(self, topic: str, key: str, begin_ms: int, end_ms: int, check: Check) -> Lookup[None]:
         """Check the candidate records of a key, newest first, until `check` ends the search.
@@ -285,11 +302,6 @@ class Index:
     def position(self) -> tuple[str, int]:
         """Return the name and entry count of the file being filled, for the checkpoint."""
         return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)
-
-
-def _believe_full(file: IndexFile) -> None:
-    """Count all entries of a file that is known to be full, whatever its header says."""
-    file.header = file.header._replace(next_number=file.shape.entry_count)
 
 
 def _per_row(keys: Keys) -> int:

@@ -71,10 +71,6 @@ class IndexSnapshot(NamedTuple):
     is_flushed: bool
     """Whether slots and header on the disk are those in memory."""
 
-    def last_entry(self) -> Entry:
-        """Read the last entry on the disk; blocks."""
-        return self.shape.entry(self.disk_file, max(self.end - 1, 1))
-
 
 class IndexFile:
     """One index file; only the newest one grows."""
@@ -83,10 +79,10 @@ class IndexFile:
         "_has_begin",
         "_slots",
         "_unwritten",
+        "fault",
         "file",
         "flushed_count",
         "header",
-        "is_suspect",
         "name",
         "shape",
     )
@@ -104,8 +100,8 @@ class IndexFile:
         disk must be written in any case.
         """
         self._has_begin = False  # whether the header on the disk has the begin timestamp
-        self.is_suspect = False
-        """Whether a reader has found damage."""
+        self.fault = ""
+        """What is wrong in the file, if it must be rebuilt."""
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
@@ -283,11 +279,13 @@ class IndexFile:
         header, slot_count = self.header, self.shape.slot_count
         slot, limit = hash_ % slot_count, header.next_number
         number = yield from self.newest(slot)
-        self.is_suspect = self.is_suspect or not 0 <= number < limit
+        if not 0 <= number < limit:
+            self.fault = f"slot {slot} leads to {number}"
         while 0 < number < limit:
             entry_hash, offset, seconds, previous = yield from self._entry(number)
             is_right = entry_hash % slot_count == slot and 0 <= previous < number and seconds >= 0
-            self.is_suspect = self.is_suspect or not is_right
+            if not is_right:
+                self.fault = f"entry {number} does not belong to slot {slot}"
             # Times before the file's begin, as after the clock was set back, are stored as 0.
             stored_ms = header.begin_timestamp + seconds * 1000
             if seconds < 0 or stored_ms + 999 + CLOCK_JUMP_MS < begin_ms:

@@ -6,7 +6,7 @@ log; a native message path supplies its own keys, already hashed.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from cometmq.remoting.message.flags import index_hashes
@@ -18,6 +18,9 @@ MERGED_COUNT: Final = 256
 
 KeyedRecord: TypeAlias = tuple[str, str, int, int]
 """Topic, key, physical offset and store timestamp of a message; one tuple per key."""
+
+HashedKey: TypeAlias = tuple[int, int, int]
+"""Hash, physical offset and store timestamp of a message; one tuple per key."""
 
 _pack_entry = ENTRY.pack
 
@@ -107,21 +110,75 @@ class KeyedRows:
         """Link keys into the slots of an index file (see `Keys.link`)."""
         rows = self.rows[start : start + count]
         hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
-        slot_count, used = len(slots), 0
-        entries: list[bytes] = []
-        seconds, seconds_of = 0, -1
-        for hash_, (_, _, offset, timestamp) in zip(hashes, rows, strict=True):
-            if timestamp != seconds_of:
-                seconds, seconds_of = seconds_between(begin_ms, timestamp), timestamp
-            slot = hash_ % slot_count
-            previous = slots[slot]
-            entries.append(_pack_entry(hash_, offset, seconds, previous))
-            slots[slot] = number
-            dirty[slot // page_slots] = 1
-            if not previous:
-                used += 1
-            number += 1
-        return b"".join(entries), used
+        places = ((hash_, row[2], row[3]) for hash_, row in zip(hashes, rows, strict=True))
+        return _link(places, slots, dirty, page_slots, number, begin_ms)
+
+
+class HashedKeys:
+    """Keys of which only the hashes are known."""
+
+    def __init__(self, rows: Sequence[HashedKey]) -> None:
+        self.rows = rows
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+        return len(self.rows)
+
+    def offset(self, index: int) -> int:
+        """Return the physical offset of a key's message."""
+        return self.rows[index][1]
+
+    def timestamp(self, index: int) -> int:
+        """Return the store time of a key's message."""
+        return self.rows[index][2]
+
+    def find(self, _topic: str, _key: str) -> Sequence[int]:
+        """Return nothing: the keys are not known."""
+        return ()
+
+    def absorb(self, _newer: Keys) -> bool:
+        """Return False."""
+        return False
+
+    def link(  # see `Keys`
+        self,
+        start: int,
+        count: int,
+        slots: memoryview,
+        dirty: bytearray,
+        page_slots: int,
+        number: int,
+        begin_ms: int,
+    ) -> tuple[bytes, int]:
+        """Link keys into the slots of an index file (see `Keys.link`)."""
+        rows = self.rows[start : start + count]
+        return _link(rows, slots, dirty, page_slots, number, begin_ms)
+
+
+def _link(
+    rows: Iterable[HashedKey],
+    slots: memoryview,
+    dirty: bytearray,
+    page_slots: int,
+    number: int,
+    begin_ms: int,
+) -> tuple[bytes, int]:
+    slot_count, used = len(slots), 0
+    entries: list[bytes] = []
+    seconds, seconds_of = 0, -1
+    for hash_, offset, timestamp in rows:
+        if timestamp != seconds_of:
+            seconds, seconds_of = seconds_between(begin_ms, timestamp), timestamp
+        slot = hash_ % slot_count
+        previous = slots[slot]
+        entries.append(_pack_entry(hash_, offset, seconds, previous))
+        slots[slot] = number
+        dirty[slot // page_slots] = 1
+        if not previous:
+            used += 1
+        number += 1
+    return b"".join(entries), used
 
 
 def seconds_between(begin: int, timestamp: int) -> int:

@@ -17,21 +17,20 @@ How the store was last used decides which findings are damage:
 import errno
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
-from cometmq.store.index.index_slots import zero_slots
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.inspection.checksum_check import damaged_parts, lost_head
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
 from cometmq.store.inspection.queue_cursor import READ_COUNT, QueueCursor
 from cometmq.store.inspection.range_check import IndexReplay, RangeCheck
-from cometmq.store.inspection.record_keys import RecordKeys
 from cometmq.store.inspection.table_check import configured_topics, table_faults
 from cometmq.store.inspection.verification import Finding, FindingKind, StoreState, Verification
 from cometmq.store.journal import read_journal
@@ -42,6 +41,8 @@ from cometmq.store.queues.consume_queue import ConsumeQueue, entries_from
 from cometmq.store.queues.queue_files import FILLER_SIZE
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.settings import StoreSettings
+from cometmq.store.upkeep.index_check import Fault, FileCheck, disk_slots
+from cometmq.store.upkeep.record_keys import KeyReader
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.dispatcher import tag_and_keys
@@ -188,7 +189,6 @@ class _Verifier:
         self._unqueued: dict[str, Verification] = {}
         """By topic: findings about records without a queue, unless the topic is deleted later."""
         self._cursors: dict[tuple[str, int], QueueCursor] = {}
-        self._record_keys = RecordKeys(view)
         self._key_count = 0
         self._load_index()
         self._is_indexed = bool(self._parts.index.files)
@@ -408,28 +408,20 @@ class _Verifier:
         known = 0
         if self._stop is not None and progress is not None and file.name == progress.index_name:
             known, is_growing = progress.index_count, True
-        newest = zero_slots(file.shape.slot_count)
-        count = 0
-        for number, (hash_, offset, _, previous) in file.all_entries(known):
-            if self._stop is not None and offset >= self._stop:
+        check = FileCheck(file.shape, file.header.begin_timestamp)
+        reader = KeyReader(self._view.files, self._parts.commit_log.end)
+        for _, entry in file.all_entries(known):
+            if self._stop is not None and entry[1] >= self._stop:
                 break
-            slot = hash_ % file.shape.slot_count
-            if previous != newest[slot]:
-                text = f"entry {number} leads to {previous}, not to {newest[slot]}"
-                self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
-            newest[slot] = number
-            if offset < self._view.files.first:
-                continue
-            count += 1
-            if hash_ not in self._record_keys.hashes(offset):
-                text = f"entry {number} refers to offset {offset}, which has no such key"
-                self._note(FindingKind.INDEX_ENTRY_WRONG, file.name, text)
+            self._note_faults(file, check.compare(entry, reader))
         if not is_growing:
-            self._check_slots(file, newest)
-        return count
+            read = partial(disk_slots, file.file, file.shape)
+            self._note_faults(file, check.slots(read, below=0))
+        return check.live_count
 
-    def _check_slots(self, file: IndexFile, newest: memoryview) -> None:
-        for slot, found in file.newest_of(range(len(newest))):
-            if found != newest[slot]:
-                text = f"slot {slot} leads to {found}, not to {newest[slot]}"
-                self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
+    def _note_faults(self, file: IndexFile, faults: Iterator[Fault]) -> None:
+        for fault in faults:
+            kind = FindingKind.INDEX_ENTRY_WRONG
+            if fault.is_chain:
+                kind = FindingKind.INDEX_CHAIN_BROKEN
+            self._note(kind, file.name, fault.text)

@@ -21,7 +21,7 @@ Invariants:
 
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -252,15 +252,15 @@ class Checksums:
             file.close()
         return length
 
-    def write_if_current(self, generation: int, file: DiskFile, at: int, data: Buffer) -> bool:
-        """Write derived bytes, unless entries have been removed since `generation`; may block.
+    def do_if_current(self, generation: int, action: Callable[[], object]) -> bool:
+        """Change derived files, unless entries have been removed since `generation`; may block.
 
-        A truncation of the log waits for the write, so that it never follows the truncation.
+        A truncation of the log waits for the change, so that it never follows the truncation.
         """
         with self._lock:
             is_current = generation == self.generation
             if is_current:
-                file.write(at, [data])
+                action()
         return is_current
 
     def learn(self, start: int, sums: dict[int, Sums], generation: int) -> None:

@@ -133,7 +133,7 @@ class Checkpointer:
         A follower that is catching up does not wait, because it delays no sends.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
-        if self.offset == self.dispatched_offset:
+        if self.offset == self.dispatched_offset and not self._index.is_completing:
             return False
         return self.catch_up.is_pressed or has_passed(
             pause_ms, since_ms=self._last_ms, now_ms=now_ms

@@ -10,14 +10,16 @@ refer to another physical offset: readers notice damage to these, and the queues
 deleted and created again refer to later records of the same names.
 """
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Final
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import LogScanner, find_record
-from cometmq.store.parts import Parts, no_pause
+from cometmq.store.parts import no_pause
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_table import QueueTable
@@ -44,7 +46,7 @@ SUSPECTS_MAX: Final = 1_000
 _EXTENDED_TAG_END: Final = -(1 << 31)
 """Smaller tag codes are addresses of extended entries, which no filter skips."""
 
-Suspects: TypeAlias = dict[ConsumeQueue, list[int]]
+Suspects = dict[ConsumeQueue, list[int]]
 
 
 def fits_tags(queue: ConsumeQueue, code: int, properties: bytes) -> bool:
@@ -64,76 +66,44 @@ class EntryWalk:
     def __init__(self, pause: Callable[[], None] = no_pause) -> None:
         self._pause = pause
         self._offset = 0
-        self._is_record = False  # a record begins at the offset, unless its bytes are damaged
         self.has_ended = True
         """Whether the entries of all records before the end have been compared."""
 
     def begin(self, offset: int) -> None:
         """Begin with the first record at or after an offset of the log."""
-        self._offset, self._is_record, self.has_ended = offset, False, False
+        self._offset, self.has_ended = offset, False
 
     def step(self, files: FileSequence, queues: QueueTable, end: int, count_max: int) -> Suspects:
         """Compare up to `count_max` entries of records before `end`; return those that differ.
         Blocks.
         """
-        if self._offset <= files.first:
-            self._offset, self._is_record = files.first, True
-        suspects: Suspects = {}
+        at, count = max(self._offset, files.first), 0
+        suspects, entries = Suspects(), _Entries()
         try:
-            while count_max > 0 and not self.has_ended and self._has_more(files, end):
-                count_max -= self._compare(files, queues, end, count_max, suspects)
+            while count < count_max and at < end:
+                scanner = LogScanner(files, at, check_crc=False, end=end, first_bytes=READ_BYTES)
+                for scan in islice(_records(scanner), count_max - count):
+                    count += 1
+                    if count % RECORDS_PER_PAUSE == 0:
+                        self._pause()
+                    queue = _queue_of_wrong(queues, scan, entries)
+                    if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
+                        suspects.setdefault(queue, []).append(scan.queue_offset)
+                if scanner.offset == at:  # no record begins here
+                    found = find_record(files, at + 1)
+                    at = end if found is None else found.physical_offset
+                else:
+                    at = scanner.offset
         except DiskError:  # the scrubber reports bytes that cannot be read
-            self._offset, self._is_record = self._offset + SKIPPED_BYTES, False
+            at += SKIPPED_BYTES
+        self._offset, self.has_ended = at, at >= end
         return suspects
 
-    def _has_more(self, files: FileSequence, end: int) -> bool:
-        """Move on to the next intact record; return False if there is none before the end."""
-        if not self._is_record:
-            found = find_record(files, self._offset)
-            if found is None or found.physical_offset >= end:
-                self.has_ended = True
-                return False
-            self._offset, self._is_record = found.physical_offset, True
-        return True
 
-    def _compare(
-        self, files: FileSequence, queues: QueueTable, end: int, count_max: int, suspects: Suspects
-    ) -> int:
-        """Compare the entries of consecutive intact records; return their number."""
-        count, entries = 0, _Entries()
-        scanner = LogScanner(files, self._offset, check_crc=False, end=end, first_bytes=READ_BYTES)
-        try:
-            for scan in scanner:
-                count += 1
-                if count % RECORDS_PER_PAUSE == 0:
-                    self._pause()
-                queue = _queue_of_wrong(queues, scan, entries)
-                if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
-                    suspects.setdefault(queue, []).append(scan.queue_offset)
-                if count >= count_max:
-                    break
-        except CorruptStore:  # the damaged end of a file
-            count = 0
-        self._offset = scanner.offset
-        if not count:
-            self._offset, self._is_record = self._offset + 1, False
-        return count
-
-
-class EntryStep:
-    """One step of the walk."""
-
-    def __init__(self, walk: EntryWalk, parts: Parts, end: int, count_max: int) -> None:
-        self._walk = walk
-        self._parts = parts
-        self._end = end
-        self._count_max = count_max
-        self.found: Suspects = {}
-
-    def run(self) -> None:
-        """Compare entries; blocks."""
-        files, queues = self._parts.commit_log.files, self._parts.queues
-        self.found = self._walk.step(files, queues, self._end, self._count_max)
+def _records(scanner: LogScanner) -> Iterator[Scan]:
+    """Yield records up to the first invalid one, which may be the damaged end of a file."""
+    with suppress(CorruptStore):
+        yield from scanner
 
 
 class _Entries:

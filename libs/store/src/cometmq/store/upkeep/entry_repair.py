@@ -1,64 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repair entries of queues that changed on the disk: the log still has the messages.
+"""Rebuild entries of queues that changed on the disk: the log still has the messages.
 
 Readers stop before an entry that does not fit its record, and report it (`SuspectEntries`). A job
-then compares the entries with the log, searches for the missing records between the neighbours, and
-writes their entries again. It does not sync them, because the sync would consume the kernel's
-report of a failed writeback, which the next checkpoint needs (`flush.py`). An entry that a power
-loss damages again is repaired again.
+then builds all entries between two intact neighbours from the log, and writes those that differ. It
+does not sync them, because the sync would consume the kernel's report of a failed writeback, which
+the next checkpoint needs (`flush.py`). An entry that a power loss damages again is rebuilt again.
 """
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import Final, TypeAlias
+from itertools import islice
+from typing import Final
 
-from cometmq.remoting.message.record import ScanStatus, scan_record
+from cometmq.remoting.message.record import Scan, ScanStatus, scan_record
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
-from cometmq.store.disk import DiskFile
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.log.record_search import find_heads, read_or_nothing
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueuePlan
 from cometmq.store.queues.pulls import Pulls
-from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import QueueRow
 from cometmq.store.queues.record_check import matching
-from cometmq.store.queues.suspect_entries import SPAN_COUNT_MAX
+from cometmq.store.queues.suspect_entries import EXAMINED_MAX
 from cometmq.store.upkeep.entry_check import Suspects, fits_tags
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.dispatcher import queue_code, tag_and_keys
 
-SEARCHED_BYTES_MAX: Final = 1 << 30
-"""The part of the log that is searched between two entries. It takes 0.4 s, or as long as the disk
-needs. After that, an examination ends; readers report further entries again.
-"""
+SPAN_COUNT: Final = 1 << 18
+"""Number of entries that one job rebuilds: 5 MiB. Readers report further entries again."""
 
 STALL_MS: Final = 30_000
-"""Time after which readers no longer wait for an examination."""
+"""Time after which readers no longer wait for a rebuild."""
 
 ATTEMPTS_MAX: Final = 3
-"""How often the examination of a queue may fail before readers pass its suspects."""
-
-AHEAD_COUNT: Final = 32
-"""An examination ends after this number of intact entries behind the last suspect: usually, a whole
-page of entries is damaged.
-"""
+"""How often the rebuild of a queue may fail before readers pass its suspects."""
 
 RECORD_BYTES_MAX: Final = 16 << 20
-
-
-class _State(Enum):
-    INTACT = "intact"
-    WRONG = "wrong"
-    EMPTY = "empty"  # there is no message: a filler, or expired
-    UNREADABLE = "unreadable"  # the log is damaged at the entry's place
-
-
-_DAMAGED: Final = (_State.WRONG, _State.UNREADABLE)
-
-_Doubt: TypeAlias = tuple[int, int]
-"""The offset of a damaged entry, and the place of its record, or -1 if the place is unknown."""
 
 
 class EntryRepair:
@@ -104,7 +82,7 @@ class EntryRepair:
         and let readers go on.
         """
         self._running = None
-        queue, count = job.queue, len(job.repaired)
+        queue, count = job.queue, job.repaired_count
         if count:
             self._suspects.repaired_count += count
             self._pulls.forget()
@@ -140,129 +118,81 @@ class _RepairJob:
         self._life = queue.life
         # The entry before may have a torn tag code, which no reader without a filter notices.
         self._first = max(suspects[0] - 1, queue.min_offset)
-        self._entries = queue.plan(self._first, SPAN_COUNT_MAX)
         self._before = _distant(queue, self._first, -1)
-        self._behind = _distant(queue, self._first + SPAN_COUNT_MAX - 1, 1)
-        self._end = self._first + SPAN_COUNT_MAX
-        self._searched_bytes = 0
-        self._has_intact = False
-        self._damaged: set[int] = set()
+        self._behind = _distant(queue, suspects[-1], 1)
+        self._entries = queue.plan(self._first, SPAN_COUNT)
         self.queue = queue
         self.suspects = suspects
-        self.repaired: set[int] = set()
-
-    @property
-    def passed(self) -> Sequence[int]:
-        """The entries that readers may pass: suspects and damaged ones that were not repaired."""
-        passed = {*self.suspects, *self._damaged} - self.repaired
-        return sorted(it for it in passed if it < self._end)
+        self.passed: Sequence[int] = suspects
+        """The entries that readers may pass, because the log does not have their messages."""
+        self.repaired_count = 0
 
     def run(self) -> None:
-        """Compare the entries with the log, and write those that are wrong; may block."""
-        before = self._nearest(self._before)
-        doubts: list[_Doubt] = []
-        intact_count = 0
-        rows = ENTRY.iter_unpack(self._entries.read(may_block=True) or b"")
-        for at, row in enumerate(rows, self._first):
-            state = self._state(at, row)
-            if state in _DAMAGED:
-                self._damaged.add(at)
-                doubts.append((at, row[0] if state is _State.UNREADABLE else -1))
-                intact_count = 0
-            elif state is _State.INTACT:
-                self._mend(doubts, before, row)
-                before, doubts = row, []
-                intact_count += 1
-                is_done = intact_count >= AHEAD_COUNT and at > self.suspects[-1]
-                if is_done or self._searched_bytes >= SEARCHED_BYTES_MAX:
-                    self._end = at + 1
-                    return
-        self._mend(doubts, before, self._nearest(self._behind))
+        """Build the entries from the log, and write those that differ; may block."""
+        log, first, queue_id = self._log, self._first, self.queue.queue_id
+        before, behind = self._nearest(self._before), self._nearest(self._behind)
+        rows = list(ENTRY.iter_unpack(self._entries.read(may_block=True) or b""))
+        begin, end, stop = log.first, log.end, first + len(rows)
+        if before is not None:
+            begin = before[1][0] + before[1][1]
+        if behind is not None:
+            stop, end = min(stop, behind[0]), behind[1][0]
+        built = dict[int, QueueRow]()
+        for offset, size, at in find_heads(log, begin, end, queue_id):
+            scan = self._scan(offset, size, at) if first <= at < stop else None
+            if scan is not None:
+                built[at] = self._row(rows[at - first], scan)
+            # Without an entry before, a record of an earlier topic may precede the right one.
+            if before is not None and len(built) == stop - first:
+                break
+        self._write({at: row for at, row in built.items() if row != rows[at - first]})
+        lost = (at for at in range(first, stop) if at not in built)
+        self.passed = sorted({*islice(lost, EXAMINED_MAX // 2), *self.suspects} - built.keys())
 
-    def _nearest(self, entries: list[tuple[int, QueuePlan]]) -> QueueRow | None:
-        """Return the first intact one of some entries."""
+    def _nearest(self, entries: list[tuple[int, QueuePlan]]) -> tuple[int, QueueRow] | None:
+        """Return the first intact one of some entries, with its offset."""
         for at, plan in entries:
             for row in ENTRY.iter_unpack(plan.read(may_block=True) or b""):
-                if self._state(at, row) is _State.INTACT:
-                    return row
+                if self._is_intact(at, row):
+                    return at, row
         return None
 
-    def _state(self, at: int, row: QueueRow) -> _State:
-        offset, size, code = row
+    def _is_intact(self, at: int, row: QueueRow) -> bool:
+        offset, size, _ = row
         log, queue = self._log, self.queue
-        is_expired = 0 <= offset < log.first and size >= RECORD_BYTES_MIN and not self._has_intact
-        if size == FILLER_SIZE or is_expired:
-            return _State.EMPTY
         position = (offset - log.first) % log.file_size
         is_place = log.first <= offset <= log.end - size and size <= log.file_size - position
         if not is_place or not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX:
-            return _State.WRONG
+            return False
         data = read_or_nothing(log, offset, size)
-        if len(data) < size:
-            return _State.UNREADABLE
-        if not matching(data, offset, [(size, queue.queue_id, at, offset)], queue.topic_field):
-            return _State.WRONG
-        scan = scan_record(data)
-        if scan.status is ScanStatus.RECORD and not fits_tags(queue, code, scan.properties):
-            return _State.WRONG
-        self._has_intact = True
-        return _State.INTACT
+        place = [(size, queue.queue_id, at, offset)]
+        return len(data) == size and bool(matching(data, offset, place, queue.topic_field))
 
-    def _mend(self, doubts: list[_Doubt], before: QueueRow | None, behind: QueueRow | None) -> None:
-        """Search the log between two intact entries for the records of those between them."""
-        if not doubts:
-            return
-        log = self._log
-        end = log.end if behind is None else behind[0]
-        begin = before[0] + before[1] if before is not None else log.first
-        if before is None and behind is not None:
-            begin = max(begin, end - SEARCHED_BYTES_MAX)
-        end = min(end, begin + SEARCHED_BYTES_MAX)
-        wanted = {at for at, place in doubts if not begin <= place < end}
-        found: dict[int, QueueRow] = {}
-        if not wanted:
-            return
-        searched_end = end
-        for offset, size, queue_offset in find_heads(log, begin, end, self.queue.queue_id):
-            row = self._row(offset, size, queue_offset) if queue_offset in wanted else None
-            if row is not None:
-                found[queue_offset] = row
-                # Without an entry before, an earlier topic's record may precede the right one.
-                if before is not None and len(found) == len(wanted):
-                    searched_end = offset
-                    break
-        self._searched_bytes += searched_end - begin
-        self._write(found)
-
-    def _row(self, offset: int, size: int, queue_offset: int) -> QueueRow | None:
-        queue = self.queue
-        scan = scan_record(read_or_nothing(self._log, offset, size))
+    def _scan(self, offset: int, size: int, queue_offset: int) -> Scan | None:
+        """Return a record; None if it is damaged or of another queue."""
+        queue, scan = self.queue, scan_record(read_or_nothing(self._log, offset, size))
         place = (scan.topic, scan.queue_id, scan.queue_offset, scan.physical_offset)
-        if (
-            scan.status is not ScanStatus.RECORD
-            or scan.sys_flag & UNQUEUED
-            or place != (queue.topic, queue.queue_id, queue_offset, offset)
-        ):
-            return None
+        is_whole = scan.status is ScanStatus.RECORD and not scan.sys_flag & UNQUEUED
+        is_own = is_whole and place == (queue.topic, queue.queue_id, queue_offset, offset)
+        return scan if is_own else None
+
+    def _row(self, stored: QueueRow, scan: Scan) -> QueueRow:
+        """Return the right entry of a record: the stored one, if it fits."""
+        queue, place = self.queue, (scan.physical_offset, scan.size)
+        if stored[:2] == place and fits_tags(queue, stored[2], scan.properties):
+            return stored
         code = queue_code(queue, scan, tag_and_keys(scan.properties)[0])
-        return offset, size, queue.entry_code(code, scan.store_timestamp)
+        return *place, queue.entry_code(code, scan.store_timestamp)
 
-    def _write(self, found: dict[int, QueueRow]) -> None:
-        for at, row in sorted(found.items()):
-            place = self._place(at)
-            if place is not None and self.queue.life == self._life:
-                file, position = place
-                file.write(position, [ENTRY.pack(*row)])
-                self.repaired.add(at)
-
-    def _place(self, queue_offset: int) -> tuple[DiskFile, int] | None:
-        """Return where an entry is; None if it exists only in memory."""
-        rest = (queue_offset - self._first) * ENTRY.size
-        for file, position, size in self._entries.pieces:
-            if rest < size:
-                return file, position + rest
-            rest -= size
-        return None
+    def _write(self, wrong: dict[int, QueueRow]) -> None:
+        begin = self._first
+        for file, position, size in self._entries.pieces:  # the others exist only in memory
+            for at in range(begin, begin + size // ENTRY.size):
+                if at in wrong and self.queue.life == self._life:
+                    place = position + (at - begin) * ENTRY.size
+                    file.write(place, [ENTRY.pack(*wrong[at])])
+                    self.repaired_count += 1
+            begin += size // ENTRY.size
 
     def done(self, error: Exception | None) -> None:
         """Report the outcome to the store."""

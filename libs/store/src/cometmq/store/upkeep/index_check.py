@@ -1,291 +1,157 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare index files with the log, and repair the entries, slots and headers that changed on disk.
+"""Compare index files with the log.
 
-Readers rarely notice such damage: a slot of zeros looks like a key that no message has. The walk
-therefore reads the entries of all files in order, and the keys of the log's records in order
-(`index_matching.py`). Entries and slots are written again in place. The walk does not sync them,
-for the reason given in `entry_repair.py`. It uses no record of the log that its checksum does not
-prove.
+An entry is right if the record at its offset has a key with its hash, its time is that of the
+record, and it leads to the previous entry of its slot. An entry that was copied from another place
+leads elsewhere. Keys may lack an entry, because indexing can be turned off, and may have several,
+because a program that crashed may have indexed a record again.
 """
 
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from operator import ne
+from errno import EIO
+from functools import partial
 from typing import Final, NamedTuple
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.index.index import IndexView
 from cometmq.store.index.index_file import IndexFile, IndexSnapshot
-from cometmq.store.index.index_format import HEADER, Entry, IndexHeader
-from cometmq.store.index.index_slots import PAGE_BYTES, PAGE_SLOTS, SlotTable, zero_slots
+from cometmq.store.index.index_format import HEADER, Entry, IndexHeader, IndexShape
+from cometmq.store.index.index_slots import PAGE_BYTES, SLOT_BYTES, SlotTable, zero_slots
 from cometmq.store.index.keys import ENTRY, seconds_between
-from cometmq.store.index.mending import Mending
 from cometmq.store.log.checksums import Checksums
-from cometmq.store.log.damage import DamagedRange, merged
+from cometmq.store.log.damage import DamagedRange
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.parts import no_pause
-from cometmq.store.upkeep.index_matching import Matching
-from cometmq.store.upkeep.log_keys import KeyRow, LogKeys
+from cometmq.store.upkeep.record_keys import KeyReader, RecordKeys
 
-PART_COUNT: Final = 1_000
-"""Number of entries that are read and compared at once. Blocks of entries that stand in wrong
-places are recognised up to this size.
-"""
+PART_COUNT: Final = 64
+"""A walk pauses after this number of entries, which take 0.4 ms; see `Parts.pause`."""
+
+UNPROVEN_BYTES: Final = 64 << 10
+"""Damage within this distance may be the reason why no record begins at an offset."""
 
 SLOTS_PER_READ: Final = 16 << 10
-"""Number of slots that are compared between two pauses: 0.1 ms, or 1 ms if all pages differ."""
-SAMPLE_COUNT_MIN: Final = 3
-"""Number of entries that show the begin time of a file whose first record has expired."""
+"""Number of slots that are compared between two pauses: 0.1 ms."""
 
 
-class IndexFault(NamedTuple):
-    """What was wrong in a part of a file; the disk has been repaired."""
+class Fault(NamedTuple):
+    """One thing that is wrong in a file."""
 
-    file: IndexFile
-    entry_count: int = 0
-    slot_count: int = 0
-    header: IndexHeader | None = None
-    """The right header, if it was wrong."""
-    mending: Mending | None = None
-    """For a file that grows: what the loop has to repair."""
-    error: DiskError | None = None
-    """Why the file could not be compared or repaired."""
-
-
-class Stale(Exception):
-    """Records were removed from the log since the step was planned."""
-
-
-class Proofs(NamedTuple):
-    """The checksums of the log, as of the plan of a step."""
-
-    checksums: Checksums
-    generation: int
-
-    def write(self, file: DiskFile, position: int, data: bytes) -> None:
-        """Repair bytes of an index file; raise Stale if they may belong to other entries now."""
-        if not self.checksums.write_if_current(self.generation, file, position, data):
-            raise Stale
+    is_chain: bool
+    """Whether an entry or a slot leads elsewhere than to the previous entry of its slot."""
+    text: str
 
 
 class FileCheck:
     """The comparison of one file, which may take many steps."""
 
-    def __init__(self, snapshot: IndexSnapshot, before_ms: int, pause: Callable[[], None]) -> None:
-        """`before_ms` is the time of the last record in the previous file."""
-        self.name = snapshot.file.name
+    def __init__(self, shape: IndexShape, begin_timestamp: int) -> None:
         self.number = 1
-        self._before_ms = before_ms
-        self._pause = pause
-        self._newest = zero_slots(snapshot.shape.slot_count)
-        self._begin_ms: int | None = None
-        self._first: KeyRow | None = None
-        self._last: KeyRow | None = None
-        self._matching = Matching()
+        """The number of the next entry."""
+        self.live_count = 0
+        """The number of entries whose records have not expired."""
+        self.first: tuple[Entry, RecordKeys | None] | None = None
+        self.last: tuple[Entry, RecordKeys | None] | None = None
+        self._begin_ms = begin_timestamp
+        self._newest = zero_slots(shape.slot_count)
 
-    def compare(self, snapshot: IndexSnapshot, keys: LogKeys, proofs: Proofs) -> tuple[int, int]:
-        """Compare the next entries, and repair them; return their number and that of wrong ones.
-
-        Stop before the first entry whose record may be at or after the end of the keys.
-        """
-        shape, disk_file = snapshot.shape, snapshot.disk_file
-        count = min(snapshot.end - self.number, PART_COUNT)
-        data = disk_file.read(shape.entry_position(self.number), count * ENTRY.size)
-        entries = list(ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]))
-        has_more = self.number + len(entries) < snapshot.end
-        rows = self._matching.match(entries, keys, has_more=has_more)
-        self._note_begin(snapshot, entries, rows)
-        self._drop_unproven(entries, rows, keys.files, proofs.checksums)
-        wrong = self._linked(entries, rows)
-        for _, run in groupby(enumerate(wrong), lambda it: it[1] - it[0]):
-            numbers = [number for _, number in run]
-            position = shape.entry_position(numbers[0])
-            proofs.write(disk_file, position, b"".join(wrong[number] for number in numbers))
-        if self.number == 1 and rows:
-            self._first = rows[0]
-        if rows:
-            self._last = rows[-1]
-        self.number += len(rows)
-        return len(rows), len(wrong)
-
-    def _note_begin(
-        self, snapshot: IndexSnapshot, entries: list[Entry], rows: list[KeyRow | None]
-    ) -> None:
-        """Find the time to which the seconds of entries refer, if it is not known yet."""
-        if self._begin_ms is not None or not rows:
-            return
-        if self.number == 1 and rows[0] is not None:
-            self._begin_ms = rows[0].timestamp
-            return
-        samples = sorted(
-            row.timestamp - entry[2] * 1000
-            for entry, row in zip(entries, rows, strict=False)
-            if row is not None and entry[:2] == row[:2] and entry[2] > 0
-        )
-        if len(samples) >= SAMPLE_COUNT_MIN:
-            latest, begin_ms = samples[len(samples) // 2], snapshot.header.begin_timestamp
-            self._begin_ms = begin_ms if latest - 1000 < begin_ms <= latest else latest
-
-    def _seconds(self, number: int, seconds: int, row: KeyRow) -> int:
-        """Return the right seconds of an entry; `seconds` are its own."""
-        if self._begin_ms is None:
-            return seconds
-        # RocketMQ's first entry refers to the last record of the previous file.
-        if number == 1 and seconds == seconds_between(self._before_ms, row.timestamp):
-            return seconds
-        return seconds_between(self._begin_ms, row.timestamp)
-
-    def _drop_unproven(
+    def compare(
         self,
-        entries: list[Entry],
-        rows: list[KeyRow | None],
-        files: FileSequence,
-        checksums: Checksums,
-    ) -> None:
-        """Forget the rows that contradict their entries if the log's bytes are not proven."""
-        doubtful = {
-            at: row
-            for at, (entry, row) in enumerate(zip(entries, rows, strict=False))
-            if row is not None
-            and (*row[:2], self._seconds(self.number + at, entry[2], row)) != entry[:3]
-        }
-        ranges = merged(DamagedRange(it.offset, it.offset + it.size) for it in doubtful.values())
-        if any(checksums.still_damaged(files, part) for part in ranges):
-            for at in doubtful:
-                rows[at] = None
+        entry: Entry,
+        reader: KeyReader,
+        is_unproven: Callable[[RecordKeys | None, int], bool] = lambda *_: False,
+    ) -> Iterator[Fault]:
+        """Compare the next entry. A record for which `is_unproven` may differ from its entry."""
+        newest, number, slot = self._newest, self.number, entry[0] % len(self._newest)
+        hash_, offset, seconds, previous = entry
+        if previous != newest[slot]:
+            yield Fault(True, f"entry {number} leads to {previous}, not to {newest[slot]}")
+        newest[slot] = number
+        self.number += 1
+        keys = None
+        if not 0 <= offset < reader.files.first or self.live_count:
+            self.live_count += 1
+            keys = reader.at(offset)
+            is_right = keys is not None and hash_ in keys.hashes
+            if not is_right and not is_unproven(keys, offset):
+                text = f"entry {number} refers to offset {offset}, which has no such key"
+                yield Fault(False, text)
+            # RocketMQ's first entry refers to the last record of the previous file.
+            if is_right and keys is not None and number > 1:
+                right = seconds_between(self._begin_ms, keys.timestamp)
+                if seconds != right and not is_unproven(keys, offset):
+                    text = f"entry {number} has the time {seconds} s, its record {right} s"
+                    yield Fault(False, text)
+        self.last = entry, keys
+        self.first = self.first or self.last
 
-    def _linked(self, entries: list[Entry], rows: list[KeyRow | None]) -> dict[int, bytes]:
-        """Link the entries into the slots; return the right bytes of wrong ones by number."""
-        newest, slot_count = self._newest, len(self._newest)
-        wrong: dict[int, bytes] = {}
-        for number, (entry, row) in enumerate(zip(entries, rows, strict=False), self.number):
-            if row is None:
-                slot = entry[0] % slot_count
-                if any(entry) and entry[3] == newest[slot]:
-                    newest[slot] = number
-                continue
-            slot = row.hash_ % slot_count
-            seconds = self._seconds(number, entry[2], row)
-            right = (row.hash_, row.offset, seconds, newest[slot])
-            newest[slot] = number
-            if right != entry:
-                wrong[number] = ENTRY.pack(*right)
-        return wrong
-
-    def finish(self, snapshot: IndexSnapshot, proofs: Proofs) -> IndexFault:
-        """Compare slots and header with the entries; repair the disk, unless the file grows."""
-        if snapshot.table is not None:
-            mending = self._compare_growing(snapshot, snapshot.table)
-            return IndexFault(snapshot.file, mending=mending)
-        if self.number < snapshot.end:  # the checksums of the log end before the file does
-            return IndexFault(snapshot.file)
-        count = self._repair_slots(snapshot, proofs)
-        header = self._repair_header(snapshot, proofs)
-        return IndexFault(snapshot.file, slot_count=count, header=header)
-
-    def _compare_growing(self, snapshot: IndexSnapshot, table: SlotTable[IndexHeader]) -> Mending:
-        """Compare memory and disk; the loop repairs both."""
-        header = self._right_header(
-            snapshot.header, is_whole=self.number == snapshot.header.next_number
-        )
-        mending = Mending(snapshot, self.number, header, _disk_header(snapshot))
-        for start, right in self._slots():
-            memory = table.values[start : start + SLOTS_PER_READ].tobytes()
-            if table.was_read:
-                known = range(self.number, snapshot.file.header.next_number)  # the loop adds keys
-                mending.slots += [
-                    (start + slot, value, newest)
-                    for slot, value, newest in _differing(memory, right)
-                    if value not in known
-                ]
-            disk = _disk_slots(snapshot, start, len(right))
-            for page, found, wanted in _differing_pages(disk, memory):
-                mending.disk_pages.add(start // PAGE_SLOTS + page)
-                if snapshot.is_flushed:  # else, slots that are not written yet differ, too
-                    mending.disk_slot_count += sum(map(ne, found, wanted))
-        return mending
-
-    def _slots(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the right values of slots, and the number of the first one."""
-        for start in range(0, len(self._newest), SLOTS_PER_READ):
-            self._pause()
-            yield start, self._newest[start : start + SLOTS_PER_READ].tobytes()
-
-    def _repair_slots(self, snapshot: IndexSnapshot, proofs: Proofs) -> int:
-        """Write wrong slots of a file that does not grow; return their number."""
-        count = 0
-        for start, right in self._slots():
-            found = list(_differing(_disk_slots(snapshot, start, len(right)), right))
-            if found:
-                count += len(found)
-                position = snapshot.shape.slot_position(start)
-                proofs.write(snapshot.disk_file, position, _swapped(right))
-        return count
-
-    def _repair_header(self, snapshot: IndexSnapshot, proofs: Proofs) -> IndexHeader | None:
-        """Write the header of a file that does not grow; return it if it was wrong."""
-        found = _disk_header(snapshot)
-        right = self._right_header(found, is_whole=True)._replace(next_number=snapshot.end)
-        if right != found:
-            right = right._replace(used_slot_count=sum(map(bool, self._newest)))
-            proofs.write(snapshot.disk_file, 0, HEADER.pack(*right))
-        bounds = right._replace(used_slot_count=snapshot.header.used_slot_count)
-        return None if right == found and bounds == snapshot.header else right
-
-    def _right_header(self, header: IndexHeader, *, is_whole: bool) -> IndexHeader:
-        """Return a header with the right bounds, as far as they are known; `is_whole` says that it
-        counts no more entries than have been compared.
+    def slots(self, read: Callable[[int, int], bytes], below: int) -> Iterator[Fault]:
+        """Compare slots, which `read` returns in the order of memory. Those that lead to `below` or
+        to a newer entry are not compared.
         """
-        if self._begin_ms is not None:
-            header = header._replace(begin_timestamp=self._begin_ms)
-        if self._first is not None:
-            header = header._replace(begin_offset=self._first.offset)
-        if self._last is not None and is_whole:
-            end_ms = self._last.timestamp
+        for start in range(0, len(self._newest), SLOTS_PER_READ):
+            right = self._newest[start : start + SLOTS_PER_READ].tobytes()
+            found = read(start, len(right))
+            for slot, (value, newest) in _differing(found, right):
+                if not self.number <= value < below:
+                    yield Fault(True, f"slot {start + slot} leads to {value}, not to {newest}")
+
+    def has_bounds(self, header: IndexHeader) -> bool:
+        """Return whether a header has the bounds of the entries, as far as these are known."""
+        if self.first is None or self.last is None:
+            return True
+        (first, first_keys), (last, last_keys) = self.first, self.last
+        begin_ms = header.begin_timestamp if first_keys is None else first_keys.timestamp
+        end_ms = header.end_timestamp if last_keys is None else last_keys.timestamp
+        return (
+            (header.begin_timestamp, header.begin_offset) == (begin_ms, first[1])
             # Recovery knows only the seconds of the last record.
-            if not end_ms - 1000 < header.end_timestamp <= end_ms:
-                header = header._replace(end_timestamp=end_ms)
-            header = header._replace(end_offset=self._last.offset)
-        return header
+            and end_ms - 1000 < header.end_timestamp <= end_ms
+            and header.end_offset == last[1]
+        )
 
 
-def _disk_header(snapshot: IndexSnapshot) -> IndexHeader:
-    return IndexHeader(*HEADER.unpack(snapshot.disk_file.read(0, HEADER.size)))
-
-
-def _disk_slots(snapshot: IndexSnapshot, start: int, size: int) -> bytes:
-    data = snapshot.disk_file.read(snapshot.shape.slot_position(start), size)
-    return _swapped(data.ljust(size, b"\0"))
-
-
-def _swapped(data: bytes) -> bytes:
-    """Change the order of bytes between that of the file and that of memory."""
-    values = array("i", data)
+def disk_slots(file: DiskFile, shape: IndexShape, start: int, size: int) -> bytes:
+    """Return slots of a file in the order of memory; blocks."""
+    values = array("i", file.read(shape.slot_position(start), size).ljust(size, b"\0"))
     if sys.byteorder == "little":
         values.byteswap()
     return values.tobytes()
 
 
-def _differing(found: bytes, right: bytes) -> Iterator[tuple[int, int, int]]:
+def _differing(found: bytes, right: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the slots that differ, with both values."""
-    for page, values, wanted in _differing_pages(found, right):
-        pairs = zip(values, wanted, strict=True)
-        for slot, (value, newest) in enumerate(pairs, page * PAGE_SLOTS):
-            if value != newest:
-                yield slot, value, newest
-
-
-def _differing_pages(found: bytes, right: bytes) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Yield the pages that differ, with the slots of both."""
-    if found == right:
-        return
-    for page, start in enumerate(range(0, len(right), PAGE_BYTES)):
+    for start in range(0, len(right) if found != right else 0, PAGE_BYTES):
         values, wanted = found[start : start + PAGE_BYTES], right[start : start + PAGE_BYTES]
         if values != wanted:
-            yield page, memoryview(values).cast("i"), memoryview(wanted).cast("i")
+            pairs = zip(memoryview(values).cast("i"), memoryview(wanted).cast("i"), strict=True)
+            yield from (
+                (slot, pair)
+                for slot, pair in enumerate(pairs, start // SLOT_BYTES)
+                if pair[0] != pair[1]
+            )
+
+
+class LogPart(NamedTuple):
+    """The part of the log that a walk may use, as of the plan of its step."""
+
+    files: FileSequence
+    end: int
+    """The end of the part that has checksums."""
+    log_end: int
+    checksums: Checksums
+
+    def is_unproven(self, keys: RecordKeys | None, offset: int) -> bool:
+        """Return whether the bytes of a record, or those where none begins, may be damaged."""
+        size = UNPROVEN_BYTES if keys is None else keys.size
+        part = DamagedRange(offset, min(offset + size, self.end))
+        try:
+            return part.start < part.end and bool(self.checksums.still_damaged(self.files, part))
+        except DiskError:
+            return True
 
 
 class IndexWalk:
@@ -293,86 +159,123 @@ class IndexWalk:
 
     def __init__(self, pause: Callable[[], None] = no_pause) -> None:
         self._pause = pause
-        self._check: FileCheck | None = None
-        self._keys: LogKeys | None = None
+        self._check: tuple[str, FileCheck] | None = None
         self._passed_name = ""
         self._cut_count = 0
         self.has_ended = True
         """Whether all files have been compared."""
 
-    @property
-    def passed_name(self) -> str:
-        """The name of the last file that has been compared to its end."""
-        return self._passed_name
-
-    def begin(self, after: str = "") -> None:
-        """Begin with the first file behind the one with this name."""
-        self._check = self._keys = None
-        self._passed_name, self.has_ended = after, False
+    def begin(self) -> None:
+        """Begin with the first file."""
+        self._check, self._passed_name, self.has_ended = None, "", False
 
     def step(
-        self,
-        index: IndexView,
-        files: FileSequence,
-        end: int,
-        proofs: Proofs,
-        count_max: int,
-    ) -> tuple[int, list[IndexFault]]:
-        """Compare about `count_max` entries of records before `end`; return their number and what
-        was wrong. Blocks.
+        self, index: IndexView, log: LogPart, count_max: int
+    ) -> tuple[int, list[tuple[IndexFile, str]]]:
+        """Compare about `count_max` entries; return their number, and the damaged files with what
+        is wrong. Blocks.
 
-        If records are removed from the log meanwhile, the next step begins with the file again.
+        The first fault ends the comparison of a file.
         """
-        if index.cut_count != self._cut_count:
-            self.begin(self._passed_name)
-            self._cut_count = index.cut_count
-        if self._keys is not None:
-            self._keys.resume(files, end)
-        faults: list[IndexFault] = []
-        left = count_max
-        while left > 0 and not self.has_ended:
-            behind = [it for it in index.files if it.file.name > self._passed_name]
-            if not behind:
-                self._check, self._keys, self.has_ended = None, None, True
+        if index.cut_count != self._cut_count:  # entries were removed; numbers are used again
+            self._check, self._cut_count = None, index.cut_count
+        reader = KeyReader(log.files, log.end)
+        found: list[tuple[IndexFile, str]] = []
+        count = 0
+        while count < count_max and not self.has_ended:
+            snapshot = next((it for it in index.files if it.file.name > self._passed_name), None)
+            if snapshot is None:
+                self._check, self.has_ended = None, True
                 break
-            snapshot = behind[0]
-            earlier = index.files[: len(index.files) - len(behind)]
+            name = snapshot.file.name
+            if self._check is None or self._check[0] != name:
+                check = FileCheck(snapshot.shape, snapshot.header.begin_timestamp)
+                self._check = name, check
+            check = self._check[1]
+            before, most = check.number, min(PART_COUNT, count_max - count)
             try:
-                check = self._begun(snapshot, earlier, files, end)
-                assert self._keys is not None
-                count, wrong_count = check.compare(snapshot, self._keys, proofs)
-                if wrong_count:
-                    faults.append(IndexFault(snapshot.file, entry_count=wrong_count))
-                if not count or check.number >= snapshot.end:
-                    faults.append(check.finish(snapshot, proofs))
-                    self._pass(snapshot)
-            except Stale:
-                self.begin(self._passed_name)
-                break
-            except DiskError as error:  # the file has expired, or bytes cannot be read
-                faults.append(IndexFault(snapshot.file, error=error))
-                count, self._keys = 0, None
-                self._pass(snapshot)
-            left -= count
-        return count_max - left, faults
+                fault = next(self._faults(check, snapshot, reader, log, most), None)
+                is_done = check.number - before < most or check.number >= snapshot.end
+            except DiskError as error:  # another one than EIO says nothing about the file
+                fault = Fault(False, str(error)) if error.errno == EIO else None
+                is_done = True
+            count += check.number - before
+            if fault is not None:
+                found.append((snapshot.file, fault.text))
+            if fault is not None or is_done:
+                self._passed_name = name
+            self._pause()
+        return count, found
 
-    def _pass(self, snapshot: IndexSnapshot) -> None:
-        self._check, self._passed_name = None, snapshot.file.name
-
-    def _begun(
+    def _faults(
         self,
+        check: FileCheck,
         snapshot: IndexSnapshot,
-        earlier: Sequence[IndexSnapshot],
-        files: FileSequence,
-        end: int,
-    ) -> FileCheck:
-        """Return the comparison of this file, which has been begun or begins now."""
-        if self._keys is None:
-            self._keys = keys = LogKeys(files, end, self._pause)
-            if earlier:
-                keys.begin_behind(earlier[-1].last_entry())
-        check = self._check
-        if check is None or check.name != snapshot.file.name:
-            before_ms = earlier[-1].header.end_timestamp if earlier else 0
-            check = self._check = FileCheck(snapshot, before_ms, self._pause)
-        return check
+        reader: KeyReader,
+        log: LogPart,
+        count_max: int,
+    ) -> Iterator[Fault]:
+        """Compare the next entries of a file, and at its end all slots and the header."""
+        count = min(snapshot.end - check.number, count_max)
+        for entry in read_entries(snapshot.disk_file, snapshot.shape, check.number, count):
+            if log.end <= entry[1] < log.log_end:
+                break  # its record has no checksum yet
+            yield from check.compare(entry, reader, log.is_unproven)
+            count -= 1
+        else:
+            if count:
+                yield Fault(False, f"there is no entry {check.number}")
+            if check.number < snapshot.end:
+                return
+        if snapshot.table is not None:
+            yield from self._faults_of_growing(check, snapshot, snapshot.table)
+        elif check.number >= snapshot.end:
+            yield from check.slots(self._disk_slots(snapshot), below=0)
+            header = disk_header(snapshot.disk_file)
+            has_count = header.next_number == check.number and _is_last(snapshot, check.number - 1)
+            if not has_count or not check.has_bounds(header):
+                yield Fault(False, f"the header says {header}")
+
+    def _faults_of_growing(
+        self, check: FileCheck, snapshot: IndexSnapshot, table: SlotTable[IndexHeader]
+    ) -> Iterator[Fault]:
+        """Compare memory, as far as it was read from a disk, and the disk, if it is up to date."""
+        if table.was_read:
+            below = snapshot.file.header.next_number  # the loop adds keys
+            yield from check.slots(partial(self._memory_slots, table), below)
+        if snapshot.is_flushed:
+            yield from check.slots(self._disk_slots(snapshot), below=1 << 31)
+            header = disk_header(snapshot.disk_file)
+            is_whole = check.number == header.next_number
+            is_same = header == snapshot.header or snapshot.file.header != snapshot.header
+            if not is_same or (is_whole and not check.has_bounds(header)):
+                yield Fault(False, f"the header says {header}")
+
+    def _memory_slots(self, table: SlotTable[IndexHeader], start: int, size: int) -> bytes:
+        self._pause()
+        return table.values[start : start + size // SLOT_BYTES].tobytes()
+
+    def _disk_slots(self, snapshot: IndexSnapshot) -> Callable[[int, int], bytes]:
+        def read(start: int, size: int) -> bytes:
+            self._pause()
+            return disk_slots(snapshot.disk_file, snapshot.shape, start, size)
+
+        return read
+
+
+def disk_header(file: DiskFile) -> IndexHeader:
+    """Read the header of a file; blocks."""
+    return IndexHeader(*HEADER.unpack(file.read(0, HEADER.size)))
+
+
+def read_entries(file: DiskFile, shape: IndexShape, number: int, count: int) -> Sequence[Entry]:
+    """Return up to `count` entries, fewer if the file has lost some; blocks."""
+    data = file.read(shape.entry_position(number), count * ENTRY.size)
+    return list(ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]))
+
+
+def _is_last(snapshot: IndexSnapshot, number: int) -> bool:
+    """Return whether no entry follows this one in its file."""
+    shape = snapshot.shape
+    behind = read_entries(snapshot.disk_file, shape, number + 1, number + 1 < shape.entry_count)
+    return not any(map(any, behind))

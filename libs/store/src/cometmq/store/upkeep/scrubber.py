@@ -24,7 +24,7 @@ from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, over
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
-from cometmq.store.upkeep.index_repair import IndexStep
+from cometmq.store.upkeep.index_rebuild import IndexRebuild
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer
@@ -374,7 +374,7 @@ class _EntryJob:
 
     name = "compare-entries"
 
-    def __init__(self, scrubber: Scrubber, step: IndexStep | WalkStep) -> None:
+    def __init__(self, scrubber: Scrubber, step: IndexRebuild | WalkStep) -> None:
         self._scrubber = scrubber
         self._step = step
 

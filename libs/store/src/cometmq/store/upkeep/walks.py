@@ -2,11 +2,12 @@
 """Plans the walks that compare entries of queues and index with the log, at an even rate."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.entry_check import EntryStep, EntryWalk, Suspects
-from cometmq.store.upkeep.index_repair import IndexRepair, IndexStep
+from cometmq.store.upkeep.entry_check import EntryWalk, Suspects
+from cometmq.store.upkeep.index_rebuild import IndexRepair, WalkPart
 from cometmq.store.upkeep.sealer import Sealer
 
 ENTRIES_PER_S: Final = 1_000
@@ -54,24 +55,26 @@ class Walks:
         self._last_ms = now_ms
         count = min(count, STEP_ENTRIES_MAX)
         end = min(self._end, self._sealer.offset)
-        queues = EntryStep(self._queues, self._parts, end, count)
+        parts = self._parts
+        queues = partial(self._queues.step, parts.commit_log.files, parts.queues, end, count)
         return WalkStep(self, queues, self.index.step(end, count))
 
 
 class WalkStep:
     """One step of each walk."""
 
-    def __init__(self, walks: Walks, queues: EntryStep, index: IndexStep) -> None:
+    def __init__(self, walks: Walks, queues: Callable[[], Suspects], index: WalkPart) -> None:
         self._walks = walks
         self._queues = queues
         self._index = index
+        self._found = Suspects()
 
     def run(self) -> None:
         """Compare entries; blocks."""
-        self._queues.run()
+        self._found = self._queues()
         self._index.run()
 
     def done(self) -> None:
         """Report the outcome to the store."""
         self._index.done()
-        self._walks.on_suspects(self._queues.found)
+        self._walks.on_suspects(self._found)

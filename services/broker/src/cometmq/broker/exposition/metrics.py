@@ -421,8 +421,7 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         lambda s: s.repaired_entry_count,
     ),
     counter(
-        "cometmq_store_repaired_index_entries_total", "Entries, slots and headers of the index "
-        "that were damaged and written again.",
+        "cometmq_store_rebuilt_index_files_total", "Damaged files of the index that were rebuilt.",
         lambda s: s.repaired_index_count,
     ),
     counter(
