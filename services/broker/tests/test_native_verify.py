@@ -82,3 +82,22 @@ def test_native_code_finds_the_same(
         assert fast.is_good
         assert told[-1] == 100
         assert len(proven) > 3, "all files of the index, in one pass"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_native_code_rebuilds_the_same_index(seed: int) -> None:
+    random, disk = Random(seed), MemoryDisk()
+    filled(disk, random).store.close()
+    whole = {path: bytes(data[40:]) for path, data in disk.contents.items() if "/index/" in path}
+    damaged = random.sample(sorted(whole), 2)
+    rig = StoreRig(disk, SETTINGS, native=NativeCode(read_range=RangeReader(NO_LOG)))
+    for path in damaged:
+        disk.contents[path][40:] = bytes(len(disk.contents[path]) - 40)
+    rig.clock.advance(200 * 3_600_000)
+    for _ in range(6):
+        rig.work(2)
+        rig.scrub(6)
+    assert rig.store.stats().repaired_index_count == 2
+    rig.store.close()
+    for path, data in whole.items():
+        assert disk.contents[path][40:] == data

@@ -12,7 +12,6 @@ group may repair them.
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from errno import EEXIST
 from typing import Final
 
 from cometmq.remoting.message.record import Scan
@@ -148,6 +147,7 @@ class IndexRebuild:
         at = files.index(file)
         self._before, self._behind = files[at - 1] if at else None, files[at + 1 :]
         self._has_tags = False
+        self._is_cut = False  # the file is full; the rebuild of the next one continues
         self._steps = self._run()
         self.file = file
         self.files: list[IndexFile] = []
@@ -193,7 +193,7 @@ class IndexRebuild:
             self._add(keys, hashes[hashes.index(hash_) + 1 :] if hash_ in hashes else ())
         if behind is not None:
             stop = behind[1].offset
-        while at < stop:
+        while at < stop and not self._is_cut:
             at = self._add_part(at, stop, PART_BYTES)
             yield False
         if behind is not None:
@@ -268,20 +268,23 @@ class IndexRebuild:
 
     def _link(self, keys: Keys) -> None:
         start = 0
-        while start < keys.count:
+        while start < keys.count and not self._is_cut:
             if not self.files or self.files[-1].is_full:
                 self._begin_file(self.file.shape)
+                continue
             start += self.files[-1].add(keys, start)
             for file in self.files:
                 if file.unwritten_bytes > UNWRITTEN_BYTES_MAX:
                     file.write_oldest(file.unwritten_bytes)
 
     def _begin_file(self, shape: IndexShape) -> None:
-        if self.files:
+        if self.files and self.files[-1].is_growing:
             self._flush(self.files[-1])
         name = str(int(self.file.name) + len(self.files))
-        if any(it.name == name for it in self._behind):
-            raise DiskError("create", self.file.file.path, EEXIST)
+        behind = self._behind[0]
+        if self.files and (behind.fault or behind.name == name):
+            self._is_cut = True
+            return
         path = self._parts.layout.temporary(f"{self._parts.layout.index}/{name}")
         file = self._parts.disk.create(path, shape.file_size, temporary=f"{path}.empty.new")
         self.files.append(IndexFile(name, file, shape, IndexHeader()))
@@ -295,7 +298,7 @@ class IndexRebuild:
 
     def _complete(self) -> None:
         """Put the new files in the place of the old one."""
-        if self.files:
+        if self.files and self.files[-1].is_growing:
             self._flush(self.files[-1])
         self.is_in_place = self._parts.checksums.do_if_current(self._generation, self._rename)
 
