@@ -5,6 +5,7 @@ import asyncio
 import json
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,8 @@ def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch,
         return asked
 
     place = f"broker broker-b ({cluster.addresses['broker-b']})"
-    commands = ("lag",), ("lag", "payers"), ("lag", "--report", tmp_path / "page.html")
+    commands: list[tuple[Any, ...]] = [("lag",), ("lag", "payers")]
+    commands.append(("lag", "--report", tmp_path / "page.html"))
     fails_at_b("min_offset", RequestTimeout("no answer"))
     for command in commands[:2]:
         run(*command).assert_named(f"{place} hangs: no answer; ")
