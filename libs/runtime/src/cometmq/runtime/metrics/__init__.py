@@ -7,7 +7,7 @@ Counting a message costs one integer addition. When two collectors declare the s
 two servers of `standalone` do), the registry merges them.
 
 `prometheus_client` takes 2 MB of memory and a twentieth of the CPU time at startup, so it is
-imported at the first scrape, on a thread, together with `text.py`.
+imported at the first scrape, on a thread, together with `exposition.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
