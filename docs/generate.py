@@ -36,7 +36,7 @@ from generators.helm_values import OPERATOR, SUITE
 
 from cometmq.operator.api_types.crd import DEFINITIONS, as_yaml
 from cometmq.runtime.programs import COMMANDS
-from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
+from cometmq.spark.lag.output.forms import SCHEMA_PATH, json_schema
 
 DOCS: Final = Path(__file__).parent
 REFERENCE: Final = DOCS / "reference"

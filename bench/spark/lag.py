@@ -22,10 +22,10 @@ import pyarrow as pa
 from tree import Tree, cpu_seconds
 
 from cometmq.spark.lag.analysis.report import build
-from cometmq.spark.lag.history.compact import write_hour
 from cometmq.spark.lag.history.snapshots import History
+from cometmq.spark.lag.history.upkeep import write_hour
+from cometmq.spark.lag.job import session
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.session import session
 from cometmq.spark.tables.arrow import arrow_schema
 from cometmq.spark.tables.columns import TABLES
 

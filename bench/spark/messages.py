@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.spark.lag.session import session
+from cometmq.spark.lag.job import session
 from cometmq.spark.source import RocketMQDataSource
-from cometmq.spark.testing import fill
+from cometmq.testing.spark import fill
 
 TOPIC = "bench"
 QUEUES = 4

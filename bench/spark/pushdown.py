@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
 from cometmq.remoting.message.batch import BatchItem
-from cometmq.spark.lag.session import session
+from cometmq.spark.lag.job import session
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.read.batch import MessageReader
@@ -27,7 +27,7 @@ from cometmq.spark.read.fetching import Fetcher
 from cometmq.spark.read.planning import QueueRange
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.source import RocketMQDataSource
-from cometmq.spark.testing import fill
+from cometmq.testing.spark import fill
 
 TOPIC = "bench"
 QUEUES = 4

@@ -10,7 +10,7 @@ import msgspec
 
 from cometmq.insight.judge import STATES, Status
 from cometmq.runtime.settings.fields import split_hint
-from cometmq.spark.collect.exposition import COLLECTOR_FAMILIES
+from cometmq.spark.collect.loop import COLLECTOR_FAMILIES
 from cometmq.spark.lag import columns as lag_columns
 from cometmq.spark.lag.output.prometheus import catalogue
 from cometmq.spark.options.definitions import FIELDS, Options

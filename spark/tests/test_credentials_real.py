@@ -14,8 +14,8 @@ from cometmq.spark.errors import NameServerUnreachable, OptionError, Refused, Se
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.testing import fill
 from cometmq.spark.write.sink import MessageWriter
+from cometmq.testing.spark import fill
 
 ACCOUNTS = """\
 globalWhiteRemoteAddresses: []

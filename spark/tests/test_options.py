@@ -20,8 +20,7 @@ from cometmq.spark.options.definitions import (
     check_modes,
     parse,
 )
-from cometmq.spark.options.foreign import FOREIGN
-from cometmq.spark.options.values import duration_ms
+from cometmq.spark.options.values import FOREIGN, duration_ms
 from cometmq.spark.source import RocketMQDataSource
 
 BODY = StructType([StructField("body", BinaryType())])

@@ -31,7 +31,7 @@ from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.read.planning import QueueRange
 from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.testing import fill
+from cometmq.testing.spark import fill
 
 UPDATE_BROKER_CONFIG = 25
 COUNT = 12_000

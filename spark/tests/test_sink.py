@@ -22,9 +22,9 @@ from cometmq.spark.errors import (
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.testing import wait_for_messages
 from cometmq.spark.write.rows import RowIds
 from cometmq.spark.write.sink import MessageWriter, Written
+from cometmq.testing.spark import wait_for_messages
 
 BODY = spark.StructType([spark.StructField("body", spark.BinaryType())])
 FULL = spark.StructType(

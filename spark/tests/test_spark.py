@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.wire import call
-from cometmq.spark.testing import fill, wait_for_messages
+from cometmq.testing.spark import fill, wait_for_messages
 
 DELETE_TOPIC = 215
 RUN_TIMEOUT_S = 120

@@ -18,7 +18,7 @@ from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.read.decode import decode_records
 from cometmq.spark.read.task import read_range
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.testing import fill
+from cometmq.testing.spark import fill
 
 NOON_MS = 1_769_860_800_000  # 2026-01-31 12:00 UTC
 

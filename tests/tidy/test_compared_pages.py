@@ -18,7 +18,7 @@ from cometmq.peers.paths import ROOT
 from cometmq.peers.prometheus.autoscaling import CONSUMERS, FOLDER
 from cometmq.runtime.meanings.events import MEANINGS
 from cometmq.runtime.meanings.runbooks import RUNBOOKS, runbook_text
-from cometmq.spark.lag.output.runbook import STEPS
+from cometmq.spark.lag.output.page import STEPS
 from cometmq.store.inspection.verification import StoreState
 
 DOCS = ROOT / "docs"

@@ -126,19 +126,19 @@ def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch,
     commands: list[tuple[Any, ...]] = [("lag",), ("lag", "payers")]
     commands.append(("lag", "--report", tmp_path / "page.html"))
     fails_at_b("min_offset", RequestTimeout("no answer"))
-    for command in commands[:2]:
-        run(*command).assert_named(f"{place} hangs: no answer; ")
+    for words in commands[:2]:
+        run(*words).assert_named(f"{place} hangs: no answer; ")
     run(*commands[2]).assert_named("broker broker-b answers only in part: ")
     rows = json.loads(run("lag", "--json").assert_named(f"{place} hangs"))
     assert [it["queues"] > 0 for it in rows if it["group"] == "payers"] == [True]
     fails_at_b("consume_stats", ServerError("out of order"))
-    for command in commands:
-        run(*command).assert_named(
+    for each in commands:
+        run(*each).assert_named(
             f"{place} refuses: the server failed or refused the request: out of"
         )
     fails_at_b("consume_stats", AccessDenied("denied"))
-    for command in (commands[0], commands[2]):
-        run(*command).assert_named("the figures of the group payers are missing: ")
+    for other in (commands[0], commands[2]):
+        run(*other).assert_named("the figures of the group payers are missing: ")
     refused = run("lag", "payers")
     assert (refused.status, refused.out, "denied" in refused.err) == (1, "", True)
 

@@ -19,11 +19,10 @@ from cometmq.remoting.bodies.stats import QueueTimeSpan, TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.spark.collect.snapshot import Snapshot
 from cometmq.spark.collect.writer import hour_of, write
-from cometmq.spark.lag.history.compact import write_hour
 from cometmq.spark.lag.history.snapshots import History
+from cometmq.spark.lag.history.upkeep import write_hour
 from cometmq.spark.tables.columns import TABLES
-from cometmq.spark.tables.rows import table
-from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
+from cometmq.spark.tables.rows import BrokerState, Pair, TimeSpan, table
 from lag_demo.groups import ORDER_QUEUES, ORDERS
 from lag_demo.old_messages import HOURS_KEPT, QUEUES, TOPIC
 

@@ -26,9 +26,9 @@ from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.collect.writer import write
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.history.snapshots import History
+from cometmq.spark.lag.job import session
 from cometmq.spark.lag.output.forms import write_report
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.session import session
 from lag_demo import old_messages
 from lag_demo.groups import ACTORS, ORDER_QUEUES, ORDERS, ORDERS_PER_S, Stage
 from lag_demo.replay import write_day

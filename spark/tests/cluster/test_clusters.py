@@ -16,7 +16,7 @@ from cometmq.peers.processes import Child, wait_until
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import take
 from cometmq.spark.collect.writer import write
-from cometmq.spark.testing import fill, numbered
+from cometmq.testing.spark import fill, numbered
 
 MESSAGES_A_QUEUE = 10_000
 JOB_S = 300

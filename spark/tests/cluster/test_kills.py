@@ -14,7 +14,7 @@ from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import create_topic
 from cometmq.peers.processes import Child
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.testing import fill, numbered
+from cometmq.testing.spark import fill, numbered
 
 PROGRAM = Path(__file__).with_name("read_messages.py")
 TOPIC = "million"

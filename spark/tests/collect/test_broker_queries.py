@@ -28,12 +28,10 @@ from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, ServerError
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
-from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered
-from cometmq.spark.collect.sampling import places
+from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered, places
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.options.definitions import READER_GROUP
-from cometmq.spark.tables.rows import table
-from cometmq.spark.tables.state import BrokerState
+from cometmq.spark.tables.rows import BrokerState, table
 
 STORED_MS = 1_800_000_000_000
 ENDS = {0: 90, 1: 30}

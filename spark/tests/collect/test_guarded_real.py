@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cometmq.peers.comet import CometCluster
-from cometmq.spark.lag.exits import Exit
+from cometmq.spark.lag.cli import Exit
 
 PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 ACCOUNTS = """\

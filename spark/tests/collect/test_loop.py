@@ -8,12 +8,11 @@ import pytest
 
 from cometmq.client.clock import wall_ms
 from cometmq.spark.collect import loop
-from cometmq.spark.collect.exposition import CollectorStats
-from cometmq.spark.collect.loop import collect_forever, collect_once
+from cometmq.spark.collect.loop import CollectorStats, collect_forever, collect_once
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import Snapshot, snapshot_id_of
 from cometmq.spark.collect.writer import is_taken, snapshot_path, write
-from cometmq.spark.tables.state import BrokerState
+from cometmq.spark.tables.rows import BrokerState
 
 NOBODY = CollectSettings(namesrv="127.0.0.1:1")
 
@@ -101,7 +100,7 @@ def test_failing_disk_leaves_no_partial_file(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cometmq.spark.tables.files.pq.write_table", fail)
+    monkeypatch.setattr("cometmq.spark.tables.arrow.pq.write_table", fail)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path, _snapshot(8))
     assert _files(tmp_path) == []

@@ -23,7 +23,7 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
 from cometmq.remoting.message.batch import BatchItem
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.testing import fill
+from cometmq.testing.spark import fill
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?", re.DOTALL)

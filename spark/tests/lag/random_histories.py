@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from cometmq.spark.collect.writer import snapshot_path
 from cometmq.spark.tables.arrow import table_of
-from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
-from cometmq.spark.tables.topic_kinds import topic_kind
+from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, topic_kind
 
 Rows = dict[str, list[tuple[Any, ...]]]
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from cometmq.spark.lag.analysis import groups as of_groups
-from cometmq.spark.lag.analysis.broker_tables import by_broker
-from cometmq.spark.lag.analysis.ordering import worst_first
+from cometmq.spark.lag.analysis.brokers import by_broker
+from cometmq.spark.lag.analysis.groups import worst_first
 from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.rules import Rules
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from cometmq.spark.lag.cli import Exit, FailOn, exit_of
 from cometmq.spark.lag.columns import Header
-from cometmq.spark.lag.exits import Exit, FailOn, exit_of
 from cometmq.spark.tables.arrow import VERSION_KEY
 
 from .random_histories import batch, moment

@@ -29,11 +29,11 @@ from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.collect.writer import write
+from cometmq.spark.lag.cli import Exit
 from cometmq.spark.lag.columns import Report
-from cometmq.spark.lag.exits import Exit
 from cometmq.spark.lag.members import GroupAnswers, query_members
 from cometmq.spark.options.definitions import parse
-from cometmq.spark.testing import fill
+from cometmq.testing.spark import fill
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 

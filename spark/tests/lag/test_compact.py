@@ -11,11 +11,8 @@ import pytest
 
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, snapshot_path
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file
-from cometmq.spark.lag.history.compact import compact, hash_of
-from cometmq.spark.lag.history.parquet import HistoryError
-from cometmq.spark.lag.history.snapshots import HOUR, History, snapshot_id_in
-from cometmq.spark.lag.history.vacuum import Retention, vacuum
-from cometmq.spark.lag.history.verify import verify
+from cometmq.spark.lag.history.snapshots import HOUR, History, HistoryError, snapshot_id_in
+from cometmq.spark.lag.history.upkeep import Retention, compact, hash_of, vacuum, verify
 from cometmq.testing.remoting.hostile_json import hostile
 
 from .random_histories import batch, moment

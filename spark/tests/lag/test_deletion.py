@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.spark.lag.analysis.brokers import broker_facts
-from cometmq.spark.lag.analysis.deletion import deletion_spans, hours_of
+from cometmq.spark.lag.analysis.brokers import broker_facts, deletion_spans, hours_of
 from cometmq.spark.lag.rules import Rules
 
 from .random_histories import moment

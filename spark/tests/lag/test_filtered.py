@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cometmq.spark.lag.analysis.filtered import filtered
-from cometmq.spark.lag.analysis.filtered import wilson as bounds
+from cometmq.spark.lag.analysis.side_tables import filtered
+from cometmq.spark.lag.analysis.side_tables import wilson as bounds
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import GROUPS
-from cometmq.spark.tables.state import Sample
+from cometmq.spark.tables.rows import Sample
 
 Z = 1.96
 Counts = list[tuple[str, int]] | None

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from cometmq.spark.collect.writer import snapshot_path
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
-from cometmq.spark.lag.history.compact import compact
 from cometmq.spark.lag.history.snapshots import History
+from cometmq.spark.lag.history.upkeep import compact
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.tables.columns import OFFSETS as OFFSET_COLUMNS
 

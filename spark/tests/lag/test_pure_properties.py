@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from cometmq.spark.lag.analysis import regression
+from cometmq.spark.lag.analysis import series as regression
 from cometmq.spark.lag.analysis.queues import STATUS
 from cometmq.spark.lag.analysis.series import LAG, LOST
 from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg60
-from cometmq.spark.lag.history.compact import compact, hash_of
 from cometmq.spark.lag.history.snapshots import HOUR, History
+from cometmq.spark.lag.history.upkeep import compact, hash_of
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-from cometmq.spark.lag.session import session
+from cometmq.spark.lag.job import session
 spark = session("local[1]")
 print(spark.range(3).count())
 spark.stop()

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from cometmq.spark.lag.columns import BAD, STATUSES, Report
-from cometmq.spark.lag.output.page import html_report
-from cometmq.spark.lag.output.runbook import anchor, command
+from cometmq.spark.lag.output.page import anchor, command_for, html_report
 
 from .conftest import NOON, a_row, brokers
 
@@ -51,7 +50,7 @@ def test_card_has_a_command_to_copy(a_report: Any, a_group: Any) -> None:
 @pytest.mark.parametrize("status", [name for name in STATUSES if STATUSES[name] in BAD])
 def test_commands_exist(status: str, a_group: Any) -> None:
     (broker, _) = brokers()
-    words = shlex.split(command(a_group("g", status), broker))
+    words = shlex.split(command_for(a_group("g", status), broker))
     verb = [word for word in words[1:3] if not word.startswith("-") and word != "g"]
     options = {word for word in words if word.startswith("-")}
     program = Path(sys.executable).with_name("cometmq")

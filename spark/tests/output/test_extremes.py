@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.spark.lag.columns import STATUSES, Report
-from cometmq.spark.lag.output.json_form import json_report
+from cometmq.spark.lag.output.forms import json_report
 from cometmq.spark.lag.output.page import _thinned, html_report
 from cometmq.spark.lag.output.prometheus import metrics_text
 

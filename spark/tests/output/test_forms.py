@@ -13,8 +13,14 @@ import pytest
 
 from cometmq.spark.lag.columns import REPORT_TABLES, STATUSES, Report
 from cometmq.spark.lag.output.findings import findings, verdict
-from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
-from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_report, json_schema
+from cometmq.spark.lag.output.forms import (
+    FORMS,
+    SCHEMA_PATH,
+    json_report,
+    json_schema,
+    write_report,
+    write_textfile,
+)
 from cometmq.spark.lag.output.page import html_report
 
 

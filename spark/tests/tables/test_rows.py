@@ -12,10 +12,8 @@ from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.spark.collect.broker import behind
 from cometmq.spark.schemas import struct_of
 from cometmq.spark.tables.arrow import arrow_schema
-from cometmq.spark.tables.columns import TABLES
-from cometmq.spark.tables.rows import table
-from cometmq.spark.tables.state import BrokerState, TimeSpan
-from cometmq.spark.tables.topic_kinds import topic_kind
+from cometmq.spark.tables.columns import TABLES, topic_kind
+from cometmq.spark.tables.rows import BrokerState, TimeSpan, table
 
 NOW_MS = 1_800_000_000_000
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data source `rocketmq`: the entry point that Spark loads."""
 
+import os
+import sys
 from collections.abc import MutableMapping
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -19,7 +22,6 @@ from cometmq.spark.read.loading import check_load
 from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.read.tables import ProgressStreamReader, TableReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.workers import use_own_python
 from cometmq.spark.write.sink import MessageStreamWriter, MessageWriter
 
 FORMAT: Final = "rocketmq"
@@ -79,3 +81,19 @@ class RocketMQDataSource(DataSource):
     ) -> DataSourceStreamArrowWriter:
         check_modes(self._given, Mode.WRITE)
         return MessageStreamWriter(self._parsed, schema, overwrite=overwrite)
+
+
+_VARIABLE: Final = "PYSPARK_PYTHON"
+_SETTING: Final = "spark.pyspark.python"
+
+
+def use_own_python() -> None:
+    """Set the interpreter of a local session's workers, unless the user has chosen one.
+
+    Workers on other machines are left alone: the path of this interpreter may not exist there.
+    """
+    context = SparkContext._active_spark_context  # noqa: SLF001  # there is no public accessor
+    if context is None or os.getenv(_VARIABLE) or context.getConf().get(_SETTING):
+        return
+    if (context.master or "").startswith("local"):
+        context.pythonExec = sys.executable

@@ -24,7 +24,7 @@ from cometmq.spark.cluster.connection import BrokerConnection, Closable, LinkSet
 from cometmq.spark.errors import NameServerUnreachable, OptionError, TopicMissing
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue, assigned_from_text
-from cometmq.spark.tables.topic_kinds import topic_kind
+from cometmq.spark.tables.columns import topic_kind
 
 MASTER_ID: Final = 0
 Addresses = Mapping[int, str]

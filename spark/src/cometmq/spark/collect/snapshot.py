@@ -22,7 +22,7 @@ from cometmq.spark.collect.broker import ask
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.tables import rows
 from cometmq.spark.tables.columns import TABLES
-from cometmq.spark.tables.state import BrokerState
+from cometmq.spark.tables.rows import BrokerState
 
 MINUTE_MS: Final = 60_000
 

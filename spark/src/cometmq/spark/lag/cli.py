@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo
@@ -18,35 +19,136 @@ from zoneinfo import ZoneInfo
 import msgspec
 import typer
 
+from cometmq.client.credentials import credentials_from_file
 from cometmq.insight.judge import LATE_S, RISK_S, WINDOW_S
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.visible import visible
-from cometmq.spark.collect.exposition import CollectorStats, exposed
-from cometmq.spark.collect.loop import collect_once, collect_until_signal
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.lag.cli_options import (
-    AllowedAge,
-    AllowedLag,
-    Budget,
-    Cluster,
-    Conf,
-    Credentials,
-    Forms,
-    HttpPort,
-    Interval,
-    Master,
-    Namesrv,
-    Out,
-    Root,
-    SampleTags,
-    Tls,
-    TlsCa,
-    Window,
-    link_settings,
-    spark_settings,
+from cometmq.spark.collect.loop import (
+    INTERVAL_MIN_S,
+    CollectorStats,
+    collect_once,
+    collect_until_signal,
+    exposed,
 )
-from cometmq.spark.lag.exits import Exit, FailOn, exit_of
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.lag.columns import SEVERITIES, Header
 from cometmq.spark.lag.rules import Rules
+
+Root = Annotated[
+    Path, typer.Argument(help="Folder with the history of snapshots.", metavar="HISTORY")
+]
+Namesrv = Annotated[
+    str,
+    typer.Option(
+        "--namesrv", "-n", envvar="NAMESRV_ADDR", help="Name servers, host:port;host:port."
+    ),
+]
+Cluster = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
+Interval = Annotated[
+    int | None,
+    typer.Option(
+        min=INTERVAL_MIN_S, help="Keep running, and take a snapshot at this interval in seconds."
+    ),
+]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port of /metrics and /readyz; only with --interval."),
+]
+Budget = Annotated[
+    int, typer.Option(min=0, help="Limit of message-age queries per broker and snapshot.")
+]
+SampleTags = Annotated[
+    int,
+    typer.Option(
+        min=0, max=10_000, help="Unread messages to test per group with a filter; 0: none."
+    ),
+]
+Window = Annotated[int, typer.Option(min=60, help="Window W, in seconds.")]
+AllowedLag = Annotated[int, typer.Option(min=0, help="Lag up to which a queue is OK.")]
+AllowedAge = Annotated[
+    float,
+    typer.Option(min=0, help="Age of unread messages, in seconds, up to which a queue is OK."),
+]
+Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="COMETMQ_CREDENTIALS",
+        help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
+    ),
+]
+Tls = Annotated[bool, typer.Option("--tls", envvar="COMETMQ_TLS", help="Connect over TLS.")]
+TlsCa = Annotated[
+    Path | None, typer.Option(help="CA certificates that verify the servers; implies --tls.")
+]
+Master = Annotated[
+    str | None, typer.Option(help="Spark master; default: all cores of this machine.")
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; repeatable."),
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the report's files.")]
+Forms = Annotated[
+    list[str] | None,
+    typer.Option("--form", help="html or json; repeatable; default: all."),
+]
+
+
+def spark_settings(conf: list[str] | None) -> dict[str, str]:
+    """Return the settings in `--conf`; raise BadParameter unless each is spark.NAME=VALUE."""
+    pairs = [one.partition("=") for one in conf or ()]
+    for key, equals, _ in pairs:
+        if not key.startswith("spark.") or not equals:
+            raise typer.BadParameter(f"--conf {key}: give it as spark.NAME=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def link_settings(
+    namesrv: str, credentials: Path | None, tls: bool, tls_ca: Path | None
+) -> CollectSettings:
+    return CollectSettings(
+        namesrv=namesrv,
+        credentials=None if credentials is None else credentials_from_file(credentials),
+        tls=TlsSettings(
+            enable=tls or tls_ca is not None,
+            test_mode=tls_ca is None,
+            auth_server=tls_ca is not None,
+            trust_cert_path=tls_ca,
+        ),
+    )
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    COVERAGE = 3
+    WARN = 10
+    ERROR = 20
+    CRITICAL = 30
+    INTERRUPTED = 130
+
+
+class FailOn(StrEnum):
+    """The lowest severity that a report signals through its exit status."""
+
+    NEVER = "never"
+    WARN = "warn"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+_EXITS = {"warn": Exit.WARN, "error": Exit.ERROR, "critical": Exit.CRITICAL}
+
+
+def exit_of(header: Header, *, fail_on: FailOn, coverage_min: float) -> Exit:
+    """Map a report to an exit status; severity takes precedence over low coverage."""
+    found = SEVERITIES.index(header.severity)
+    if fail_on is not FailOn.NEVER and found >= SEVERITIES.index(fail_on.value):
+        return _EXITS[header.severity]
+    return Exit.COVERAGE if header.coverage < coverage_min else Exit.OK
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -121,8 +223,8 @@ async def _collect(
 def compact(root: Root) -> None:
     """Merge each past hour's snapshots into one file per table, add hourly sums, then vacuum."""
     # Imported here, because `snapshot` must start fast and needs neither Spark nor these modules.
-    from cometmq.spark.lag.history.compact import compact as job  # noqa: PLC0415
     from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415
+    from cometmq.spark.lag.history.upkeep import compact as job  # noqa: PLC0415
 
     hours = job(History(root), datetime.now(UTC))
     say(f"compacted {len(hours)} hours")
@@ -138,8 +240,8 @@ def vacuum(
 ) -> None:
     """Delete data that is past its retention."""
     from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415
-    from cometmq.spark.lag.history.vacuum import Retention  # noqa: PLC0415
-    from cometmq.spark.lag.history.vacuum import vacuum as job  # noqa: PLC0415
+    from cometmq.spark.lag.history.upkeep import Retention  # noqa: PLC0415
+    from cometmq.spark.lag.history.upkeep import vacuum as job  # noqa: PLC0415
 
     keep = Retention(
         hour=timedelta(hours=hours), agg10=timedelta(days=days), agg60=timedelta(days=sum_days)
@@ -151,7 +253,7 @@ def vacuum(
 def verify(root: Root) -> None:
     """Check every file of the history for damage; print one line per problem."""
     from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415
-    from cometmq.spark.lag.history.verify import verify as job  # noqa: PLC0415
+    from cometmq.spark.lag.history.upkeep import verify as job  # noqa: PLC0415
 
     if not root.is_dir():
         raise CometError(f"{root}: the folder does not exist")

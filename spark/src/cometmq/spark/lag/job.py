@@ -2,9 +2,11 @@
 """The job `report` from start to finish: Spark session, result, outputs."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,15 +18,61 @@ from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import Header, Report
-from cometmq.spark.lag.history.parquet import HistoryError
-from cometmq.spark.lag.history.reports import keep
-from cometmq.spark.lag.history.snapshots import History
+from cometmq.spark.lag.history.inputs import keep
+from cometmq.spark.lag.history.snapshots import History, HistoryError
 from cometmq.spark.lag.members import query_members, with_holders, write_stacks
 from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
 from cometmq.spark.lag.output.prometheus import push
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.session import session
-from cometmq.spark.tables.files import check_folder
+from cometmq.spark.tables.arrow import check_folder
+
+MASTER: Final = "local[*]"
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+}
+_HOST: Final = "127.0.0.1"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.host": _HOST,
+    "spark.driver.bindAddress": _HOST,
+    "spark.driver.memory": "3g",
+}
+_FAST_START: Final = "-XX:TieredStopAtLevel=1"
+"""A local job runs for seconds: the JVM's C2 compiler costs more time than it saves."""
+
+
+def session(
+    master: str | None = None, settings: Mapping[str, str] | None = None, *, name: str = "lag"
+) -> SparkSession:
+    """Create a session with UTC timestamps; its workers run this interpreter.
+
+    `master` defaults to the one that spark-submit sets, or to all cores of this machine.
+    """
+    for name_ in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name_, sys.executable)  # noqa: TID251 (read by Spark)
+    builder = SparkSession.builder.appName(f"cometmq-{name}")
+    is_submitted = os.getenv("PYSPARK_GATEWAY_PORT") is not None
+    if master is not None or not is_submitted:
+        builder = builder.master(master or MASTER)
+    chosen, java = dict(_SETTINGS), []
+    if not is_submitted and (master or MASTER).startswith("local"):
+        chosen |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+        os.environ.setdefault("SPARK_LOCAL_IP", _HOST)  # noqa: TID251 (read by Spark)
+        java.append(_FAST_START)
+    if not is_submitted and os.getenv("SPARK_CONF_DIR") is None:
+        java.append(f"-Dlog4j2.configurationFile={_LOG_SETTINGS}")
+    if java:
+        chosen["spark.driver.extraJavaOptions"] = " ".join(java)
+    for key, value in (chosen | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    with suppress(AttributeError):  # Spark Connect has none
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
 
 STOP_TIMEOUT_S: Final = 30.0
 """A Spark session that has not stopped after this time is abandoned."""

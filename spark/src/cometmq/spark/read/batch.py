@@ -14,8 +14,15 @@ from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.where import Where, parse_where
 from cometmq.spark.read.fetching import data_loss
-from cometmq.spark.read.planning import QueueRange, Span, split
-from cometmq.spark.read.starting import Ends, check_starts, ending_offsets, starting_offsets
+from cometmq.spark.read.planning import (
+    Ends,
+    QueueRange,
+    Span,
+    check_starts,
+    ending_offsets,
+    split,
+    starting_offsets,
+)
 from cometmq.spark.read.task import read_range
 from cometmq.spark.schemas import check_schema
 

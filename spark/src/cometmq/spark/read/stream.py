@@ -37,8 +37,15 @@ from cometmq.spark.options.offsets_json import Queue, from_json, to_json
 from cometmq.spark.options.values import duration_ms
 from cometmq.spark.read.batch import ranges_of
 from cometmq.spark.read.fetching import data_loss
-from cometmq.spark.read.planning import Span, limited, spans_between, total_size
-from cometmq.spark.read.starting import Ends, check_starts, starting_offsets
+from cometmq.spark.read.planning import (
+    Ends,
+    Span,
+    check_starts,
+    limited,
+    spans_between,
+    starting_offsets,
+    total_size,
+)
 from cometmq.spark.read.task import read_range
 from cometmq.spark.schemas import check_schema
 

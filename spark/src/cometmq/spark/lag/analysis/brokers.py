@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about brokers, in plain Python because there are few brokers."""
+"""Facts about brokers, in plain Python because there are few brokers: disks, and when old files are
+deleted (in the hours of `deleteWhen`, in their time zone).
+"""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from cometmq.spark.lag.analysis.deletion import deletion_spans
+from cometmq.spark.lag.columns import REPORT_TABLES, SEVERITIES
 from cometmq.spark.lag.rules import Rules
+from cometmq.spark.tables.arrow import arrow_schema
 
 Row = Mapping[str, Any]
 
@@ -212,3 +217,103 @@ def _sweep_s(points: Sequence[Row], slope: float | None) -> float | None:
 
 def _micros(moment: datetime) -> int:
     return round(moment.timestamp() * 1_000_000)
+
+
+Span = tuple[datetime, datetime]
+
+DELETE_WHEN: Final = "04"
+"""RocketMQ's default."""
+_STEP: Final = timedelta(minutes=15)
+"""Every zone's offset from UTC is a multiple of this."""
+
+
+def hours_of(delete_when: str | None) -> frozenset[int]:
+    """Parse a list of hours such as `04;16`, without entries at which no broker deletes.
+
+    Such entries are numbers above 23, for example 99 for never, and invalid texts, which CometMQ
+    rejects when it starts and RocketMQ when it compares them with the hour.
+    """
+    words = (delete_when or DELETE_WHEN).split(";")
+    hours = {int(word) for word in words if word.strip().isascii() and word.strip().isdigit()}
+    return frozenset(hour for hour in hours if hour < 24)
+
+
+def deletion_spans(
+    delete_when: str | None, zone: ZoneInfo, *, begin: datetime, end: datetime
+) -> list[Span]:
+    """List the intervals between `begin` and `end` in which files may be deleted, in order.
+
+    A broker checks every few seconds while the local hour matches, so the whole hour counts. An
+    hour that DST skips does not occur on that day; an hour that DST repeats occurs twice.
+    """
+    hours = hours_of(delete_when)
+    spans: list[Span] = []
+    moment = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    while hours and moment < end:
+        if moment.astimezone(zone).hour in hours:
+            if spans and spans[-1][1] == moment:
+                spans[-1] = (spans[-1][0], moment + _STEP)
+            else:
+                spans.append((moment, moment + _STEP))
+        moment += _STEP
+    return spans
+
+
+BROKER_KEY: Final = ["cluster", "broker_name"]
+
+_ERRORS: Final = SEVERITIES[SEVERITIES.index("error") :]
+"""The severities that count against a broker; a warning concerns a group, not its broker."""
+_SPAN: Final = pa.struct([("begin_us", pa.int64()), ("end_us", pa.int64())])
+_LIMITS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("broker_name", pa.string()),
+        ("file_reserved_hours", pa.int32()),
+        ("disk_fills", pa.bool_()),
+        ("disk_full_s", pa.float64()),
+        ("disk_forced_s", pa.float64()),
+        ("sweep_s", pa.float64()),
+        ("reachable", pa.bool_()),
+        ("deletions", pa.list_(_SPAN)),
+    ]
+)
+
+
+def limits_table(facts: Iterable[BrokerFacts]) -> pa.Table:
+    """Build a row per broker with the facts that limit how long its messages are kept."""
+    rows = [it.row | msgspec.structs.asdict(it) for it in facts]
+    return pa.Table.from_pylist(rows, schema=_LIMITS)
+
+
+def broker_table(facts: Iterable[BrokerFacts], queues: pa.Table) -> pa.Table:
+    """Build the table `broker`; `queues` is the table `queue`."""
+    sums, none = by_broker(queues), {"groups_bad": 0, "lag_sum": None}
+    rows = [
+        it.row
+        | {
+            "disk_ratio": it.row["commitlog_disk_ratio"],
+            "disk_ratio_slope": it.disk_ratio_slope,
+            "disk_full_s": it.disk_full_s,
+        }
+        | sums.get((it.row["cluster"], it.row["broker_name"]), none)
+        for it in facts
+    ]
+    return pa.Table.from_pylist(rows, schema=arrow_schema(REPORT_TABLES["broker"]))
+
+
+def by_broker(queues: pa.Table) -> dict[tuple[str, str], dict[str, int | None]]:
+    is_bad = pc.is_in(queues["severity"], value_set=pa.array(_ERRORS))
+    is_counted = pc.not_equal(queues["status"], "BROADCAST")
+    rows = queues.select(BROKER_KEY)
+    rows = rows.append_column("bad", pc.if_else(is_bad, queues["group"], None))
+    rows = rows.append_column("lag", pc.if_else(is_counted, queues["lag"], None))
+    counted = rows.group_by(BROKER_KEY).aggregate(
+        [("bad", "count_distinct", pc.CountOptions(mode="only_valid")), ("lag", "sum")]
+    )
+    return {
+        (row["cluster"], row["broker_name"]): {
+            "groups_bad": row["bad_count_distinct"],
+            "lag_sum": row["lag_sum"],
+        }
+        for row in counted.to_pylist()
+    }

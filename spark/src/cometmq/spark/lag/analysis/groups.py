@@ -12,11 +12,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.spark.lag.analysis.ordering import worst_first
 from cometmq.spark.lag.analysis.series import GROUP_KEY, KEY, KEY_COLUMNS, LAG, LAG_TOPICS
 from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES
-from cometmq.spark.lag.history.inputs import Inputs
-from cometmq.spark.lag.history.reports import Lags
+from cometmq.spark.lag.history.inputs import Inputs, Lags
 from cometmq.spark.lag.rules import Rules
 
 CURVES_MAX: Final = 20
@@ -153,3 +151,18 @@ def with_change(groups: pa.Table, name: str, before: Lags) -> pa.Table:
 
 def rows_of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
     return rows.join(groups.select(GROUP_KEY), GROUP_KEY, join_type="left semi")
+
+
+def worst_first(table: pa.Table, lag: str, *key: str) -> pa.Table:
+    """Sort rows by severity, then by the time until loss, then by unread messages; nulls last."""
+    severity = pc.index_in(table["severity"], value_set=pa.array(SEVERITIES))
+    status = pc.index_in(table["status"], value_set=pa.array(STATUSES))
+    order = [
+        ("severity_rank", "descending"),
+        ("time_to_loss_s", "ascending"),
+        (lag, "descending"),
+        ("status_rank", "ascending"),
+        *((name, "ascending") for name in key),
+    ]
+    ranked = table.append_column("severity_rank", severity).append_column("status_rank", status)
+    return table.take(pc.sort_indices(ranked, sort_keys=order))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `queue` as SQL: lag, rates, and the time until unread data is deleted.
+"""The table `queue` as SQL: lag, rates, and the time until unread data is deleted; when the first
+unread message arrived, from the history of queue ends.
 
 Each definition is a column; each step can use the columns of the previous steps.
 """
@@ -12,20 +13,22 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cometmq.insight.judge import sql
 from cometmq.remoting import names
-from cometmq.spark.lag.analysis import regression
-from cometmq.spark.lag.analysis.arrival import arrivals
-from cometmq.spark.lag.analysis.broker_tables import BROKER_KEY
+from cometmq.spark.lag.analysis.brokers import BROKER_KEY
 from cometmq.spark.lag.analysis.series import (
     GROUP_KEY,
+    KEY,
     KEY_COLUMNS,
     LAG_TOPICS,
     condense,
+    r_squared,
     seconds,
+    slope,
+    standard_error,
 )
 from cometmq.spark.lag.columns import QUEUE, STATUSES
 from cometmq.spark.lag.history.inputs import Inputs
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables.topic_kinds import SYSTEM_PREFIXES, SYSTEM_TOPICS
+from cometmq.spark.tables.columns import SYSTEM_PREFIXES, SYSTEM_TOPICS
 
 Step = dict[str, str]
 
@@ -57,15 +60,15 @@ _TIMES: Final[Step] = {
 }
 
 _RATES: Final[Step] = {
-    "rate_in": regression.slope("rm"),
-    "rate_out": regression.slope("rc"),
-    "rate_in_long": regression.slope("lm"),
-    "rate_out_long": regression.slope("lc"),
-    "rate_min": f"greatest({regression.slope('ln')}, try_divide(trimmed.gone, -trimmed.at))",
-    "drain": regression.slope("rd"),
-    "drain_se": regression.standard_error("rd"),
-    "rate_r2": regression.r_squared("rd"),
-    "log_speed": f"CASE WHEN c_min = c_max THEN 0D ELSE {regression.slope('rl')} END",
+    "rate_in": slope("rm"),
+    "rate_out": slope("rc"),
+    "rate_in_long": slope("lm"),
+    "rate_out_long": slope("lc"),
+    "rate_min": f"greatest({slope('ln')}, try_divide(trimmed.gone, -trimmed.at))",
+    "drain": slope("rd"),
+    "drain_se": standard_error("rd"),
+    "rate_r2": r_squared("rd"),
+    "log_speed": f"CASE WHEN c_min = c_max THEN 0D ELSE {slope('rl')} END",
     "points": "CAST(rd_n AS int)",
 }
 
@@ -186,3 +189,52 @@ def queue_table(read: Inputs, limits: pa.Table, rules: Rules) -> pa.Table:
     verdict: Step = {"status": STATUS, "severity": _SEVERITY}
     series = with_steps(series, numbers, _TIMES, _RATES, _ETA, _LOSS, verdict, _NAMES)
     return series.select(*(c.name for c in QUEUE), "present").toArrow()
+
+
+_BOUNDS: Final = f"""
+SELECT /*+ BROADCAST(s) */ {KEY},
+       max(CASE WHEN o.max_offset <= s.position THEN o.snapshot_id END) AS before_id,
+       max_by(o.max_offset, o.snapshot_id) FILTER (WHERE o.max_offset <= s.position) AS before_m,
+       max_by(unix_micros(o.read_ts), o.snapshot_id)
+           FILTER (WHERE o.max_offset <= s.position) AS before_us,
+       min(CASE WHEN o.max_offset > s.position THEN o.snapshot_id END) AS after_id,
+       min_by(o.max_offset, o.snapshot_id) FILTER (WHERE o.max_offset > s.position) AS after_m,
+       min_by(unix_micros(o.read_ts), o.snapshot_id)
+           FILTER (WHERE o.max_offset > s.position) AS after_us
+FROM {{offsets}} o JOIN {{unread}} s USING (cluster, broker_name, topic, queue_id)
+WHERE o.snapshot_id > coalesce(s.since_id, -1)
+GROUP BY {KEY}
+"""
+
+
+def arrivals(offsets: DataFrame, unread: DataFrame) -> DataFrame:
+    """Find, for each series, the two snapshots between which its first unread message arrived.
+
+    `unread` has the key columns and `position`, the first unread offset. It must be small enough to
+    broadcast.
+    """
+    sql = offsets.sparkSession.sql
+    unread = unread.withColumn("since_id", F.lit(None).cast("bigint"))
+    found = sql(_BOUNDS, offsets=offsets, unread=unread)
+    found = offsets.sparkSession.createDataFrame(
+        found.toArrow()
+    )  # both queries below use it: scan once
+    again = found.where("after_id < before_id")
+    if again.isEmpty():
+        return found
+    # A recreated queue may have passed this offset in its earlier life, so count only later
+    # snapshots.
+    later = unread.drop("since_id").join(
+        again.select(*KEY_COLUMNS, F.col("before_id").alias("since_id")), KEY_COLUMNS
+    )
+    fixed = sql(_BOUNDS, offsets=offsets, unread=later).select(
+        *KEY_COLUMNS,
+        F.col("after_id").alias("after_id_2"),
+        F.col("after_m").alias("after_m_2"),
+        F.col("after_us").alias("after_us_2"),
+    )
+    joined = found.join(F.broadcast(fixed), KEY_COLUMNS, "left")
+    columns = ("after_id", "after_m", "after_us")
+    return joined.withColumns({name: F.coalesce(f"{name}_2", name) for name in columns}).drop(
+        *(f"{name}_2" for name in columns)
+    )

@@ -12,10 +12,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from cometmq.spark.lag.analysis.broker_tables import broker_table, limits_table
-from cometmq.spark.lag.analysis.brokers import BrokerFacts, broker_facts
-from cometmq.spark.lag.analysis.groups import group_tables
-from cometmq.spark.lag.analysis.ordering import worst_first
+from cometmq.spark.lag.analysis.brokers import BrokerFacts, broker_facts, broker_table, limits_table
+from cometmq.spark.lag.analysis.groups import group_tables, worst_first
 from cometmq.spark.lag.analysis.queues import queue_table
 from cometmq.spark.lag.analysis.series import KEY_COLUMNS
 from cometmq.spark.lag.analysis.side_tables import side_tables

@@ -12,7 +12,6 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from cometmq.remoting import names
-from cometmq.spark.lag.analysis import regression
 from cometmq.spark.lag.rules import Rules
 
 KEY: Final = "cluster, `group`, broker_name, topic, queue_id"
@@ -140,13 +139,13 @@ SELECT {KEY}, max(last_id) AS last_id,
        max(CASE WHEN live THEN struct(-yn AS gone, tm AS at) END) AS trimmed,
        bool_and(online OR NOT in_w) AS always_online,
        -min(CASE WHEN {in_w} THEN t END) AS covered_s,
-       {regression.sums("rc", "t", "yc", in_w)},
-       {regression.sums("rm", "tm", "ym", in_w)},
-       {regression.sums("rd", "t", "yd", in_w)},
-       {regression.sums("rl", "t", "yl", in_w)},
-       {regression.sums("lc", "t", "yc", in_long)},
-       {regression.sums("lm", "tm", "ym", in_long)},
-       {regression.sums("ln", "tm", "yn", in_long)}
+       {sums("rc", "t", "yc", in_w)},
+       {sums("rm", "tm", "ym", in_w)},
+       {sums("rd", "t", "yd", in_w)},
+       {sums("rl", "t", "yl", in_w)},
+       {sums("lc", "t", "yc", in_long)},
+       {sums("lm", "tm", "ym", in_long)},
+       {sums("ln", "tm", "yn", in_long)}
 FROM {{points}}
 GROUP BY {KEY}
 """
@@ -165,3 +164,56 @@ def condense(progress: DataFrame, rules: Rules) -> DataFrame:
         allowed_age_s=rules.allowed_age_s,
     )
     return sql(_series(), points=points)
+
+
+_SUMS: Final = {
+    "n": "count(CASE WHEN {ok} THEN 1 END)",
+    "x": "sum(CASE WHEN {ok} THEN {x} END)",
+    "xx": "sum(CASE WHEN {ok} THEN {x} * {x} END)",
+    "y": "sum(CASE WHEN {ok} THEN {y} END)",
+    "xy": "sum(CASE WHEN {ok} THEN {x} * {y} END)",
+    "yy": "sum(CASE WHEN {ok} THEN {y} * {y} END)",
+}
+POINTS_MIN: Final = 3
+
+
+def sums(name: str, x: str, y: str, where: str) -> str:
+    """Build SQL for the aggregates of regression `name`, over points with known x and y."""
+    values = {"x": x, "y": y, "ok": f"{where} AND {y} IS NOT NULL"}
+    return ",\n".join(f"{sql.format(**values)} AS {name}_{it}" for it, sql in _SUMS.items())
+
+
+def slope(name: str) -> str:
+    """Build SQL for the slope; null if all points share one time, or for fewer than three."""
+    return (
+        f"CASE WHEN {name}_n >= {POINTS_MIN} THEN try_divide("
+        f"{name}_xy - {name}_x * {name}_y / {name}_n, {_spread(name, 'x')}) END"
+    )
+
+
+def standard_error(name: str) -> str:
+    """Build SQL for the standard error of the slope: 0 for points exactly on a line, null for fewer
+    than three.
+    """
+    explained = f"try_divide({_co_spread(name)} * {_co_spread(name)}, {_spread(name, 'x')})"
+    left = f"greatest(0, {_spread(name, 'y')} - {explained})"
+    return (
+        f"CASE WHEN {name}_n >= {POINTS_MIN} THEN "
+        f"sqrt(try_divide({left} / ({name}_n - 2), {_spread(name, 'x')})) END"
+    )
+
+
+def r_squared(name: str) -> str:
+    """Build SQL for R², the share of variance that the line explains; null without variance."""
+    explained = f"{_co_spread(name)} * {_co_spread(name)}"
+    both = f"{_spread(name, 'x')} * {_spread(name, 'y')}"
+    share = f"try_divide({explained}, {both})"
+    return f"CASE WHEN {name}_n >= {POINTS_MIN} THEN nvl2({share}, least(1, {share}), NULL) END"
+
+
+def _spread(name: str, of: str) -> str:
+    return f"({name}_{of}{of} - {name}_{of} * {name}_{of} / nullif({name}_n, 0))"
+
+
+def _co_spread(name: str) -> str:
+    return f"({name}_xy - {name}_x * {name}_y / nullif({name}_n, 0))"

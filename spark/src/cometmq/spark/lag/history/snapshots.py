@@ -7,17 +7,18 @@ An hour is read from `hour/` if its manifest exists, otherwise from `raw/`.
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, hour_of
 from cometmq.spark.lag.history.aggregates import AGG10, hour_file
-from cometmq.spark.lag.history.parquet import HistoryError, check, read_whole
-from cometmq.spark.tables.arrow import arrow_schema
-from cometmq.spark.tables.columns import TABLES, ddl
+from cometmq.spark.tables.arrow import VERSION_KEY, arrow_schema
+from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, ddl
 
 HOUR: Final = "hour"
 MANIFESTS: Final = "_manifest"
@@ -135,3 +136,35 @@ def hour_in(path: Path) -> datetime | None:
 
 def snapshot_id_in(path: Path) -> int:
     return int(path.stem.removeprefix("snap-"))
+
+
+class HistoryError(CometError):
+    """The history is missing, or one of its files is damaged."""
+
+
+def check(path: Path) -> None:
+    """Read a file's footer; raise HistoryError unless the file is Parquet of our version."""
+    try:
+        metadata = pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise _not_whole(path, error) from error
+    version = (metadata.metadata or {}).get(VERSION_KEY)
+    if version is not None and version != str(SCHEMA_VERSION).encode():
+        raise HistoryError(
+            f"{path}: written with table version {version.decode(errors='replace')}, this "
+            f"cometmq-lag reads version {SCHEMA_VERSION}: use the cometmq-lag that wrote it"
+        )
+
+
+def read_whole(path: Path, **options: Any) -> pa.Table:
+    """Read a complete file; raise HistoryError if any part is damaged."""
+    check(path)
+    try:
+        return pq.read_table(path, partitioning=None, **options)
+    except (pa.ArrowException, OSError) as error:
+        raise _not_whole(path, error) from error
+
+
+def _not_whole(path: Path, error: Exception) -> HistoryError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return HistoryError(f"{path}: not a valid Parquet file: {reason}")
