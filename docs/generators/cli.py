@@ -7,7 +7,6 @@ from typing import Any, Final
 import typer
 
 from cometmq.cli import mqadmin
-from cometmq.cli.hints import help_pages
 from cometmq.cli.lazy import CommandInfo, load_command
 from cometmq.cli.main import COMMANDS, app
 
@@ -22,10 +21,10 @@ INTRODUCTION: Final = """\
 {statuses}
 
 Options of `cometmq` itself may precede or follow the command, as in
-`cometmq --credentials tools.yml topic list`. Pages only name the options that many commands have:
+`cometmq --credentials tools.yml topic list`:
 
 ```text
-{shared}
+{options}
 ```
 """
 
@@ -62,14 +61,14 @@ def page() -> str:
     """Return the reference page of CometMQ's own commands."""
     own = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
     statuses = "\n".join(table(("exit status", "meaning", "cases"), STATUSES))
-    text = INTRODUCTION.format(shared=_shared_options(), statuses=statuses)
+    text = INTRODUCTION.format(options=_options(), statuses=statuses)
     return _page("Command line", "cli", text, own)
 
 
-def _shared_options() -> str:
-    """Return the page of the options that the other pages only name."""
-    command = typer.main.get_command(app)
-    return help_pages.options_page(_context(command, "cometmq")).rstrip()
+def _options() -> str:
+    """Return the options of `cometmq` itself, as its help page lists them."""
+    text = _context(typer.main.get_command(app), "cometmq").get_help()
+    return text[text.index("Options:") : text.index("Programs:")].rstrip()
 
 
 def mqadmin_page() -> str:

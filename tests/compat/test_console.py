@@ -104,8 +104,8 @@ async def _runtime(admin: AdminClient, broker: str) -> dict[str, str]:
 
 async def test_every_page_and_every_kind_of_change(desk: Desk, cluster: Cluster) -> None:
     namesrv = cluster.namesrv_addr
-    await desk.change("/topic/create", name=TOPIC, queues="1", perm="rw")
-    await desk.change("/group/create", name=GROUP, retries="0")
+    await desk.change("/topic/create", topic=TOPIC, queues="1", perm="rw")
+    await desk.change("/group/create", group=GROUP, retries="0")
     async with AsyncExitStack() as stack:
         producer = Producer(MAKERS, namesrv=namesrv)
         await stack.enter_async_context(producer)
@@ -198,22 +198,22 @@ async def _halves(desk: Desk) -> list[dict[str, Any]]:
 
 async def _check_changes(desk: Desk) -> None:
     await desk.change("/topic/send", name=TOPIC, body="by hand")
-    await desk.change("/topic/alter", name=TOPIC, read="2", write="2", perm="rw")
+    await desk.change("/topic/alter", topic=TOPIC, read_queues="2", write_queues="2", perm="rw")
     assert {it.queue_id for it in await desk.admin.queues(TOPIC)} == {0, 1}
-    plan = await desk.change("/group/reset", name=GROUP, topic=TOPIC, to="first")
+    plan = await desk.change("/group/reset", group=GROUP, topic=TOPIC, to="first")
     assert "1 message is delivered again." in str(plan["consequences"])
-    await desk.change("/group/alter", name=GROUP, retries="1", enabled="yes")
+    await desk.change("/group/alter", group=GROUP, retries="1", enabled="yes")
     await desk.change("/dead-letters/replay", group=GROUP)
     (half,) = await _halves(desk)
     await desk.change(
-        "/transactions/resolve", confirm=half["half"], id=half["half"],
+        "/transaction/resolve", confirm=half["half"], transaction=half["half"],
         outcome="rollback",
     )  # fmt: skip
     await desk.change(
         "/broker/setting", name=desk.broker, id="0", key="fileReservedTime", value="71"
     )
-    await desk.change("/group/delete", confirm=GROUP, name=GROUP, offsets="remove")
-    await desk.change("/topic/delete", confirm=TOPIC, name=TOPIC)
+    await desk.change("/group/delete", confirm=GROUP, group=GROUP, offsets="yes")
+    await desk.change("/topic/delete", confirm=TOPIC, topic=TOPIC)
     assert TOPIC not in await desk.admin.topics()
 
 

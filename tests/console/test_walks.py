@@ -46,7 +46,7 @@ def test_a_group_is_moved_with_a_preview(tab, place):
     assert "40 messages that the group has not read are skipped" in text(tab, ".consequences")
     tab.click("form[method=post] button.primary")
     assert "continues at the end" in text(tab, ".notice")
-    tab.open(f"{place.url}/group/reset?name=billing&topic=orders&to=first")
+    tab.open(f"{place.url}/group/reset?group=billing&topic=orders&to=first")
     assert "40 messages are delivered again" in text(tab, ".consequences")
     tab.click("form[method=post] button.primary")
     assert "continues at the first message" in text(tab, ".notice")

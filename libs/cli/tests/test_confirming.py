@@ -20,7 +20,7 @@ def test_a_terminal_is_asked(ask, suite, topic, answer, is_deleted):
         done = subprocess.run(
             command, stdin=terminal, capture_output=True, timeout=180, check=False
         )
-    assert f"Delete the topic {topic} with all its messages? [y/N]: ".encode() in done.stdout
+    assert f"Delete the topic {topic} with all its messages?".encode() in done.stdout
     assert done.returncode == (0 if is_deleted else 1)
     assert (topic in ask("topic", "list").out) != is_deleted
 
@@ -28,7 +28,8 @@ def test_a_terminal_is_asked(ask, suite, topic, answer, is_deleted):
 def test_an_answer_from_a_pipe_does_not_count(ask, pipe, topic):
     refused = pipe("topic", "delete", topic, stdin=b"y\n")
     question = f"Delete the topic {topic} with all its messages?"
-    refused.assert_refused(2, f"{question} Standard input is not a terminal")
+    refused.assert_refused(2, question)
+    assert "Standard input is not a terminal" in refused.err
     assert topic in ask("topic", "list").out
 
 

@@ -30,7 +30,7 @@ UNUSED = (
     *("cometmq.client.produce.producer", "cometmq.client.consume.push_consumer"),
     "cometmq.client.transfer.sender",
     *("cometmq.runtime.meanings.answers", "cometmq.runtime.meanings.runbooks"),
-    *("cometmq.insight.sampling.reading", "cometmq.insight.definitions.cloning"),
+    "cometmq.insight.sampling.reading",
 )
 """Modules that an open console does not need."""
 MAIN_PAGES = ("", "brokers", "topics", "groups", "messages", "delayed", "connections")

@@ -170,7 +170,7 @@ def test_dead_letters_are_exported(ask, topic, dead, tmp_path):
 
 def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
     dry = ask("dlq", "replay", dead, "--dry-run", "--json").json
-    assert (dry["messages"], dry["dry_run"]) == (5, True)
+    assert (dry["messages"], dry["changed"]) == (5, False)
     found = ask("dlq", "replay", dead, "--tag", "odd", "--rate", 1000, "--yes", "--json").json
     assert (found["messages"], found["to"]) == (2, f"the group {dead}")
 

@@ -29,10 +29,10 @@ def test_a_topic_is_neither_created_nor_changed_nor_deleted(ask, topic):
     assert (created["would"], created["changed"]) == ("create the topic DryTopic", False)
     assert ask("topic", "describe", "DryTopic").status == 1
     altered = ask("topic", "alter", topic, "--queues", 5, "--dry-run")
-    assert "2/2 queues, rw -> 5/5 queues, rw" in altered.out
+    assert "read queues 2 -> 5, write queues 2 -> 5" in altered.out
     same = ask("topic", "alter", topic, "--perm", "rw", "--dry-run")
-    assert f"change nothing of {topic}" in same.out
-    assert "2/2 queues, rw already" in same.out
+    assert f"change nothing of the topic {topic}" in same.out
+    assert "unchanged" in same.out
     assert ask("topic", "delete", topic, "--dry-run").status == 0
     assert len(ask("topic", "describe", topic, "--json").json) == 2
 

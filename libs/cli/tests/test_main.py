@@ -102,12 +102,8 @@ def test_the_help_of_a_group_describes_its_commands_in_whole_sentences(name):
 
 
 def test_the_commands_of_mqadmin_are_listed_apart_and_can_be_called_there():
-    page = invoke("help", "mqadmin", "all").output
-    words = " ".join(page.split())
-    for name, info in mqadmin.COMMANDS.items():
-        assert f" {name} " in words
-        assert info.help in words
-        assert name in invoke("mqadmin", "-h").output.split()
+    words = invoke("mqadmin", "-h").output.split()
+    assert mqadmin.COMMANDS.keys() <= {*words}
     assert invoke("mqadmin", "topicRoute", "-h").output.startswith("Usage: cometmq mqadmin topicR")
     assert invoke("TOPICROUTE", "-h").exit_code == 0
 
@@ -120,8 +116,6 @@ def test_help_has_three_forms(path):
     page = invoke(*path, "--help")
     assert page.exit_code == 0
     assert page.output.startswith(f"Usage: cometmq {' '.join(path)} ")
-    assert "\n  And -" in page.output
-    assert "-h; context, account, TLS: c" in page.output or "-h: cometmq help" in page.output
     assert invoke(*path, "-h").output == page.output
     assert invoke("help", *path).output == page.output
 

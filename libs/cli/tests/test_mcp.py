@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.mcp.server import ANSWER_BYTES_MAX, CHANGING, READING
-from cometmq.cli.mcp.tool import Risk, Session, shown
+from cometmq.cli.mcp.tool import Session, shown
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
@@ -18,6 +18,7 @@ from cometmq.client import (
     PushOptions,
     TransactionProducer,
 )
+from cometmq.insight.changes.change import Risk
 from cometmq.insight.model import Refusal, Snapshot, Unknown
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
@@ -266,7 +267,7 @@ def test_a_group_is_moved_after_a_dry_run_and_audited(changes, topic, group):
     wanted = {"group": group, "topic": topic, "to": "first"}
     dry = changes.call("reset_group", **wanted)
     assert (dry["changed"], dry["risk"]) == (False, "medium")
-    assert f"{MESSAGES} messages are delivered again" in dry["consequences"]
+    assert f"{MESSAGES} messages are delivered again." in dry["consequences"]
     assert changes.audited == []
     assert changes.call("groups", find=group)["groups"][0]["lag"] == 0
     done = changes.call("reset_group", **wanted, confirm=True)
@@ -274,7 +275,7 @@ def test_a_group_is_moved_after_a_dry_run_and_audited(changes, topic, group):
     assert (done["before"], done["after"]) == (dry["before"], dry["after"])
     begun, ended = changes.audited
     assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
-    assert (begun["user"], begun["how"], begun["action"]) == ("ada", "mcp", "reset_group")
+    assert (begun["user"], begun["how"], begun["action"]) == ("ada", "mcp", "group.reset")
     assert begun["address"].startswith("mcp ")
     assert (begun["subject"], begun["before"], begun["after"]) == (
         group,
@@ -290,15 +291,16 @@ def test_a_topic_is_created_altered_and_deleted(changes, ask, topic):
     assert not changes.call("create_topic", topic=name, queues=2)["changed"]
     assert "no broker has the topic" in ask("topic", "describe", name).err
     assert changes.call("create_topic", topic=name, queues=2, confirm=True)["changed"]
-    assert "exists already" in changes.refusal("create_topic", topic=name, confirm=True)
+    again = changes.refusal("create_topic", topic=name, confirm=True)
+    assert f"the topic {name} exists at" in again
     hiding = changes.call("alter_topic", topic=name, read_queues=1)
-    assert any("consumers lose" in it for it in hiding["consequences"])
+    assert any("Consumers lose" in it for it in hiding["consequences"])
     altered = changes.call("alter_topic", topic=name, perm="r", confirm=True)
-    assert {it["perm"] for it in altered["before"].values()} == {"rw"}
-    assert {it["perm"] for it in altered["after"].values()} == {"r"}
+    assert {it["permission"] for it in altered["before"]} == {"rw"}
+    assert {it["permission"] for it in altered["after"]} == {"r"}
     assert changes.call("delete_topic", topic=name, confirm=True)["risk"] == "high"
-    assert "there is no topic" in changes.refusal("delete_topic", topic=name)
-    actions = ["create_topic", "alter_topic", "delete_topic"]
+    assert "no broker has the topic" in changes.refusal("delete_topic", topic=name)
+    actions = ["topic.create", "topic.alter", "topic.delete"]
     assert [it["action"] for it in changes.audited if it["outcome"] == "done"] == actions
 
 
@@ -329,13 +331,13 @@ def test_dead_letters_are_shown_and_replayed_to_a_topic(changes, ask, suite, top
     assert {it["origin_topic"] for it in shown_letters()} == {topic}
     assert changes.call("dead_letters", group=group, limit=1)["has_more"]
     wanted = {"group": group, "topic": topic, "key": "k1"}
-    assert changes.call("replay_dead_letters", **wanted)["before"]["selected"] == 1
+    assert changes.call("replay_dead_letters", **wanted)["before"]["messages"] == 1
     assert len(changes.call("messages", topic=topic)["messages"]) == MESSAGES
     done = changes.call("replay_dead_letters", **wanted, confirm=True)
-    assert done["outcome"] == f"{topic} got 1 dead letter of {group}"
+    assert done["outcome"] == f"Sent 1 message of {group} to {topic}."
     assert len(changes.call("messages", topic=topic)["messages"]) == MESSAGES + 1
     text = changes.refusal("replay_dead_letters", group=group, key="none")
-    assert "no dead letter is selected" in text
+    assert "nothing matched" in text
 
 
 def test_a_transaction_is_resolved_once(changes, suite, topic):

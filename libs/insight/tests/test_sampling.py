@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cometmq.client import Message, Producer
-from cometmq.client.errors import ClientError, InvalidArgument, NoRoute
-from cometmq.insight.definitions.cloning import clone, prepare_clone
+from cometmq.client.errors import InvalidArgument, NoRoute
+from cometmq.insight.changes.topics import CloneTopic
 from cometmq.insight.sampling.bounds import Bounds
 from cometmq.insight.sampling.figures import NAMES_MAX, Collector, bars, percentiles
 from cometmq.insight.sampling.reading import analyse, blocks, shared
@@ -146,17 +146,19 @@ async def test_a_missing_topic_and_a_wrong_bound_are_refused(admin, filled):
 async def test_a_topic_is_cloned_with_its_settings(admin, monkeypatch):
     await admin.create_topic("Cloned", queue_count=3, perm=4)
     await admin.set_order_config("Cloned", "broker:3")
-    await clone(admin, await prepare_clone(admin, "Cloned", "Clone"))
+    plan = await CloneTopic(source="Cloned", topic="Clone").plan(admin)
+    await plan.perform(admin)
     (master,) = (await admin.masters()).values()
     config = (await master.topics())["Clone"]
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 4)
     assert await admin.order_config("Clone") == "broker:3"
-    with pytest.raises(ClientError, match="exists already"):
-        await prepare_clone(admin, "Cloned", "Clone")
-    with pytest.raises(ClientError, match="servers create"):
-        await prepare_clone(admin, "Cloned", "%RETRY%x")
+    for source, name, why in (
+        ("Cloned", "Clone", "the topic Clone exists at"),
+        ("Cloned", "%RETRY%x", "servers create"),
+    ):
+        assert why in (await CloneTopic(source=source, topic=name).plan(admin)).refusal
     with pytest.raises(NoRoute):
-        await prepare_clone(admin, "NotThere", "Clone2")
+        await CloneTopic(source="NotThere", topic="Clone2").plan(admin)
     monkeypatch.setattr(topic_config, "QUEUES_MAX", 2)
-    with pytest.raises(ClientError, match="Clone2 would have 3 queues at all brokers"):
-        await prepare_clone(admin, "Cloned", "Clone2")
+    refused = await CloneTopic(source="Cloned", topic="Clone2").plan(admin)
+    assert "Clone2 would have 3 queues at all brokers" in refused.refusal

@@ -4,7 +4,7 @@
 from types import SimpleNamespace
 
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown
 from cometmq.remoting.errors import ConnectFailed
 
@@ -40,7 +40,7 @@ class Shelf:
             if self.error:
                 raise self.error
             self.value = wanted
-            return f"The shelf holds {wanted} now."
+            return Done(f"The shelf holds {wanted} now.")
 
         return Form(
             fields,

@@ -79,17 +79,3 @@ async def test_few_samples_are_read_at_the_same_time(live, filled):
         assert "other samples are being read" in page.text
     page = await live.web.get(f"/topic/analysis?name={TOPIC}", headers=VIEWER)
     assert page.status_code == 200
-
-
-async def test_a_topic_is_cloned(live, filled, plain_admin):
-    form = {"name": TOPIC, "to": "examined-clone"}
-    asked = await live.web.get("/topic/clone", params=form, headers={**ADMIN, **JSON})
-    plan = asked.json()["plan"]
-    assert plan["what"] == "Create the topic examined-clone like examined"
-    form["mark"] = plan["mark"]
-    done = await live.web.post("/topic/clone", data=form, headers={**ADMIN, **JSON})
-    assert done.json()["outcome"] == "done"
-    assert len(await plain_admin.queues("examined-clone")) == 2
-    again = await live.web.get("/topic/clone", params=form, headers={**ADMIN, **JSON})
-    assert again.status_code == 400
-    assert "exists already" in again.json()["text"]

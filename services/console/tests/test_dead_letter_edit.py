@@ -92,7 +92,7 @@ async def test_all_dead_letters_that_a_page_shows_can_be_ticked(live, plain_suit
     assert "at most 500 values of ids" in refused.text
     nowhere = {"group": group, "topic": "Nowhere"}
     plan = await live.web.get("/dead-letters/replay", params=nowhere, headers={**JSON, **OPERATOR})
-    assert "No broker has the topic Nowhere" in plan.json()["plan"]["refusal"]
+    assert "no broker has the topic Nowhere" in plan.json()["plan"]["refusal"]
     everything = {"group": group, "rate": "10000", "topic": "ManyReplayed"}
     plan = await live.web.get("/dead-letters/replay", params=everything, headers=OPERATOR)
     assert f"Send {len(bodies)} dead letters" in plan.text

@@ -99,7 +99,7 @@ async def test_no_route_takes_a_form_without_the_token_of_the_session(
     other = sites()
     await other.log_in()
     if csrf == "of another session":
-        csrf = hidden(await other.web.get("/topic/create", params={"name": "x"}), "csrf")
+        csrf = hidden(await other.web.get("/topic/create", params={"topic": "x"}), "csrf")
     site = sites(admin=away)
     await site.log_in()
     form = dict.fromkeys(ARGUMENTS, "x") | ({} if csrf is None else {"csrf": csrf})

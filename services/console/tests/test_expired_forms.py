@@ -4,7 +4,7 @@
 import pytest
 
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Done, Field, Form, Plan, Risk
 
 from .desks import JSON, hidden
 
@@ -27,11 +27,11 @@ class Board:
 
         async def perform(_admin):
             self.calls.append((text, view.raw("secret")))
-            return "The text is up."
+            return Done("The text is up.")
 
         asks = [Field("secret", "Secret", "password")]
-        return Form(fields, Plan("Put it up", "board", {}, {"text": text}, [], "", perform,
-                                 view.href("/"), asks=asks))  # fmt: skip
+        return Form(fields, Plan("Put it up", "board", {}, {"text": text}, perform,
+                                 leads_to=view.href("/"), asks=asks))  # fmt: skip
 
 
 @pytest.fixture

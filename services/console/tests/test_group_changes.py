@@ -12,7 +12,7 @@ from cometmq.remoting.command import Reply
 
 from .desks import ADMIN, JSON, snapshot
 
-FORM = {"name": "G", "retries": "5", "enabled": "yes"}
+FORM = {"group": "G", "retries": "5", "enabled": "yes"}
 
 
 async def test_each_broker_keeps_what_was_not_changed(sites):

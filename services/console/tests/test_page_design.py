@@ -88,6 +88,6 @@ async def test_messages_begin_with_a_choice_of_topics(sites):
 
 async def test_a_form_names_what_it_changes(live, send):
     await send()
-    text = (await live.web.get("/topic/alter", params={"name": TOPIC}, headers=ADMIN)).text
+    text = (await live.web.get("/topic/alter", params={"topic": TOPIC}, headers=ADMIN)).text
     (heading,) = re.findall(r"<h1>(.*)</h1>", text)
     assert heading.endswith(TOPIC)

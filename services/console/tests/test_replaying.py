@@ -86,8 +86,8 @@ async def test_a_replay_of_another_program_is_named_until_that_ends(
     try:
         (client,) = await eventually(named)
         plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})
-        (first, *_) = plan.json()["plan"]["consequences"]
-        assert first.startswith(f"A replay of {dead} by {client} runs now: ")
+        found = plan.json()["plan"]["consequences"]
+        assert any(it.startswith(f"a replay of {dead} by {client} runs now: ") for it in found)
     finally:
         child.kill()  # it leaves the group at no broker
 
@@ -152,7 +152,7 @@ async def test_a_program_is_told_that_a_replay_has_begun(live, dead, gate):
 
 
 async def test_the_progress_names_the_command_of_the_plan(live, dead, gate):
-    options = "--rate 1000 --topic to-{0} --since 2026-01-01T00:00:00.000Z --from-start"
+    options = "--since 2026-01-01T00:00Z --rate 1000 --topic to-{0} --from-start"
     more = {"rate": "1000", "since": "2026-01-01T00:00Z", "from_start": "1"}
     await begin(live, dead, **more)
     wanted = f"cometmq -n n:9876 dlq replay {dead} {options.format(dead)}"

@@ -10,7 +10,7 @@ values of an account come from the same source.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from copy import copy
 from importlib import import_module
@@ -25,16 +25,9 @@ TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
 CONTEXTS_FILE: Final = "cometmq/contexts.json"
 """The file with the user's contexts, relative to XDG_CONFIG_HOME."""
 
-COMMON: Final = "Common"
-"""The panel of options that help pages name without describing them (hints/help_pages.py)."""
-JOINED: Final = "Joined"
-"""The panel of options that a help page shows on the same line as the option before them."""
-
 AccessKey = Annotated[
     str,
-    typer.Option(
-        envvar="COMETMQ_ACCESS_KEY", help="Access key of an account.", rich_help_panel=COMMON
-    ),
+    typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key of an account."),
 ]
 SecretKey = Annotated[
     str,
@@ -42,16 +35,11 @@ SecretKey = Annotated[
         envvar="COMETMQ_SECRET_KEY",
         show_envvar=True,
         help="Secret key; prefer a file or the environment, which other users cannot see.",
-        rich_help_panel=COMMON,
     ),
 ]
 SecurityToken = Annotated[
     str,
-    typer.Option(
-        envvar="COMETMQ_SECURITY_TOKEN",
-        help="Temporary account's token.",
-        rich_help_panel=COMMON,
-    ),
+    typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Temporary account's token."),
 ]
 CredentialsFile = Annotated[
     Path | None,
@@ -59,7 +47,6 @@ CredentialsFile = Annotated[
         "--credentials",
         envvar="COMETMQ_CREDENTIALS",
         help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
-        rich_help_panel=COMMON,
     ),
 ]
 Tls = Annotated[
@@ -68,7 +55,6 @@ Tls = Annotated[
         "--tls",
         envvar="COMETMQ_TLS",
         help="Connect over TLS; without --tls-config, servers are not verified.",
-        rich_help_panel=COMMON,
     ),
 ]
 TlsConfig = Annotated[
@@ -77,27 +63,16 @@ TlsConfig = Annotated[
         envvar=TLS_CONFIG_VARIABLE,
         help="File like RocketMQ's tls.properties; implies --tls; with"
         " tls.client.authServer=true, servers are verified.",
-        rich_help_panel=COMMON,
     ),
 ]
 
 ContextName = Annotated[
     str,
-    typer.Option(
-        "--context",
-        envvar="COMETMQ_CONTEXT",
-        help="Named cluster and account.",
-        rich_help_panel=COMMON,
-    ),
+    typer.Option("--context", envvar="COMETMQ_CONTEXT", help="Named cluster and account."),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(
-        "--timeout",
-        min=0,
-        help="Seconds to wait for each answer of a server (3).",
-        rich_help_panel=COMMON,
-    ),
+    typer.Option("--timeout", min=0, help="Seconds to wait for each answer of a server (3)."),
 ]
 
 EXIT_USAGE: Final = 2
@@ -272,19 +247,12 @@ def note_dry_run(is_dry_run: bool) -> bool:
     return is_dry_run
 
 
-def add_global_options(command: Any, options: list[Any]) -> None:
-    """Make a command and its subcommands also accept the access options of `cometmq`."""
-    taken = {name for param in command.params for name in param.opts}
-    children = getattr(command, "commands", {})
-    accepted = _FIELDS.keys() if children else _FIELDS.keys() - _OF_GROUPS
-    for option in options:
-        if option.name in accepted and taken.isdisjoint(option.opts):
-            command.params.append(_after_command(option))
-    for param in command.params:
-        if "--timeout" in param.opts and not param.name.startswith(_PREFIX):
-            param.callback = _own_or_global_timeout
-    for child in children.values():
-        add_global_options(child, options)
+def after_command(options: list[Any], taken: Collection[str], *, is_group: bool) -> list[Any]:
+    """Return the access options of `cometmq` as a command, or a group of commands, accepts them."""
+    accepted = _FIELDS.keys() if is_group else _FIELDS.keys() - _OF_GROUPS
+    return [
+        _after_command(it) for it in options if it.name in accepted and not {*taken} & {*it.opts}
+    ]
 
 
 def _after_command(option: Any) -> Any:
@@ -306,28 +274,29 @@ def _take_after_command(ctx: typer.Context, param: Any, value: Any) -> None:
         ACCESS.set(access.with_account(change) if is_account else access._replace(**change))
 
 
-def _own_or_global_timeout(ctx: typer.Context, param: Any, value: Any) -> Any:
-    """Return the time limit given after the command, or else before it, or else the default.
+def resolve_timeout(ctx: Any, params: list[Any]) -> None:
+    """Set the command's own time limit to that given before it, unless it has one itself.
 
     The command's own option limits the whole command, so it does not limit each answer as well.
     """
     limit_s = ACCESS.get().timeout_s
-    if is_said(ctx, param.name) or limit_s is None:
-        return value
-    ACCESS.set(ACCESS.get()._replace(timeout_s=None))
-    return param.type_cast_value(ctx, limit_s)
+    for param in params:
+        if "--timeout" in param.opts and not is_said(ctx, param.name) and limit_s is not None:
+            ACCESS.set(ACCESS.get()._replace(timeout_s=None))
+            ctx.params[param.name] = param.type_cast_value(ctx, limit_s)
 
 
-def use_namespace(command: Any) -> None:
-    """Make the names of topics and groups that a command takes relative to the namespace of the
+def in_namespace(ctx: Any) -> None:
+    """Make the names of topics and groups that a command has got relative to the namespace of the
     context; a command without name servers is left as it is.
     """
-    if any(param.name == "namesrv" for param in command.params):
-        for param in command.params:
-            if param.name in _NAMESPACED:
-                param.callback = _in_namespace(param.callback)
-    for child in getattr(command, "commands", {}).values():
-        use_namespace(child)
+    if "namesrv" not in ctx.params or not (name := resolved_access().namespace):
+        return
+    wrap = import_module("cometmq.client.namespace").Namespace(name).wrap
+    for it in _NAMESPACED & ctx.params.keys():
+        value = ctx.params[it]
+        if value:
+            ctx.params[it] = wrap(value) if isinstance(value, str) else [*map(wrap, value)]
 
 
 def check_namespace(topic: str, named: str) -> None:
@@ -341,16 +310,6 @@ def check_namespace(topic: str, named: str) -> None:
             f"nothing was changed: {named} belongs to {topic}, which is not in the namespace {name}"
             " of the context"
         )
-
-
-def _in_namespace(before: Any) -> Any:
-    def full_name(ctx: Any, param: Any, value: Any) -> Any:
-        if value and (name := resolved_access().namespace):
-            wrap = import_module("cometmq.client.namespace").Namespace(name).wrap
-            value = wrap(value) if isinstance(value, str) else [wrap(it) for it in value]
-        return value if before is None else before(ctx, param, value)
-
-    return full_name
 
 
 _NAMESPACED: Final = frozenset({"topic", "target", "group", "source", "destination"})

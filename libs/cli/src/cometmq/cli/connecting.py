@@ -16,7 +16,6 @@ import typer
 from cometmq.cli.access import (
     ACCESS,
     ACCOUNT_DEFAULTS,
-    COMMON,
     NAMESRV_HELP,
     NAMESRV_VARIABLE,
     Access,
@@ -45,12 +44,7 @@ EXIT_INTERRUPTED: Final = 130
 Namesrv = Annotated[
     str,
     typer.Option(
-        "-n",
-        "--namesrv",
-        envvar=NAMESRV_VARIABLE,
-        help=NAMESRV_HELP,
-        callback=namesrv_in_use,
-        rich_help_panel=COMMON,
+        "-n", "--namesrv", envvar=NAMESRV_VARIABLE, help=NAMESRV_HELP, callback=namesrv_in_use
     ),
 ]
 Cluster = Annotated[
@@ -60,7 +54,7 @@ Cluster = Annotated[
 
 Yes = Annotated[
     bool,
-    typer.Option("-y", "--yes", help="Do not ask for confirmation.", rich_help_panel=COMMON),
+    typer.Option("-y", "--yes", help="Do not ask for confirmation."),
 ]
 DryRunOption = Annotated[
     bool,
@@ -68,7 +62,6 @@ DryRunOption = Annotated[
         "--dry-run",
         help="Check everything, say what would change, and stop.",
         callback=note_dry_run,
-        rich_help_panel=COMMON,
     ),
 ]
 """The option of each command that changes something; `ask` ends the command before the change."""

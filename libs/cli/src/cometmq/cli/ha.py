@@ -15,7 +15,8 @@ import typer
 from cometmq.cli import ha_status
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
-from cometmq.cli.ha_group import GroupOptions, check_member, opened, report_of
+from cometmq.cli.ha_status import GroupOptions, check_member, opened, report_of
+from cometmq.cli.lazy import App
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
@@ -41,12 +42,7 @@ from cometmq.ha.role import Role
 FENCE_WAIT_S: Final = 10
 RESTORE_ROUNDS_MAX: Final = 5
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show and control a broker group with failover.",
-)
+app = App("Show and control a broker group with failover.")
 
 Broker = Annotated[int, typer.Argument(min=0, help="The broker's id in the group.")]
 

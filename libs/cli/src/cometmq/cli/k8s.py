@@ -15,6 +15,7 @@ import typer
 
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
+from cometmq.cli.lazy import App
 from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError
@@ -23,12 +24,7 @@ PREFIX: Final = "cometmq.io"
 LOOK_MS: Final = 300
 WAIT_S: Final = 60
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Control a Kubernetes BrokerGroup through kubectl.",
-)
+app = App("Control a Kubernetes BrokerGroup through kubectl.")
 
 Group = Annotated[str, typer.Argument(help="Name of the BrokerGroup.")]
 Pod = Annotated[str, typer.Argument(help="Name of the broker's pod.")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command group that imports a command only when it is called.
+"""Our commands and groups of commands, and a group that imports a command only when it is called.
 
 `cometmq --help` and every command start in a fraction of the time that it takes to import the
 broker, the client and the table printer. The table of commands contains everything that the help
@@ -7,24 +7,24 @@ page needs.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from math import isfinite
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cometmq.cli.access import add_global_options, use_namespace
+from cometmq.cli.access import after_command, in_namespace, resolve_timeout
 from cometmq.cli.say import say
 from cometmq.remoting.visible import is_utf8
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.process.garbage import no_collections
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 EXIT_USAGE: Final = 2
-AREAS_HELP: Final = "What they do: cometmq help AREA (such as messages); cometmq help all"
 TAKE_BYTES: Final = frozenset({"body", "format_"})
 """Parameters whose values may be any bytes; paths may be, too."""
 _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
@@ -51,6 +51,78 @@ class CommandInfo(NamedTuple):
     """The exit status after wrong usage."""
 
 
+class _Ours:
+    """What our commands and groups do beyond Typer's: they take the options of `cometmq`, and
+    refuse values that are not UTF-8 or not finite, and options that are given twice.
+    """
+
+    info = CommandInfo("", "", "", takes_global_options=False)
+    """That of the command below `cometmq`."""
+    params: list[Any]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return also the options of `cometmq`, hidden."""
+        own: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        if not self.info.takes_global_options:
+            return own
+        taken = {name for it in own for name in it.opts}
+        root, is_group = ctx.find_root().command, hasattr(self, "commands")
+        return [*own, *after_command(root.params, taken, is_group=is_group)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse and check; errors name the command, so that its help page can be suggested."""
+        if not self.info.may_repeat:
+            refuse_repeated(self, ctx, args)
+        try:
+            rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]  # typer does not export the class
+            raise
+        for it in self.params:
+            value = ctx.params.get(it.name)
+            if isinstance(value, float) and not isfinite(value):
+                ctx.fail(f"Invalid value for '{it.opts[0]}': {value} is not a number")
+            many = value if isinstance(value, list) else [value]
+            if it.name not in TAKE_BYTES and not all(is_utf8(x) for x in many if type(x) is str):
+                ctx.fail(f"{it.opts[0]} is not UTF-8: convert it with iconv")
+        if self.info.takes_global_options:
+            resolve_timeout(ctx, self.params)
+            if not self.info.takes_full_names:
+                in_namespace(ctx)
+        return rest
+
+
+class Verb(_Ours, TyperCommand):
+    """A command."""
+
+    def get_short_help_str(self, _limit: int = 0) -> str:
+        """Return the first paragraph of the help, for the page of a group."""
+        return " ".join((self.help or "").partition("\n\n")[0].split())
+
+
+class Group(_Ours, TyperGroup):
+    """A group of commands."""
+
+
+class App(typer.Typer):
+    """Commands that share a module; with `text`, a group with this help."""
+
+    def __init__(self, text: str | None = None, **more: Any) -> None:
+        if text is not None:
+            more["help"] = text
+        super().__init__(
+            **{"cls": Group, "no_args_is_help": True, "add_completion": False, **more},
+            rich_markup_mode=None,  # boxes need rich, which is slow to import
+        )
+
+    def command(  # type: ignore[override]  # further arguments are Typer's
+        self, name: str | None = None, *, cls: type[TyperCommand] = Verb, **more: Any
+    ) -> Callable[[F], F]:
+        """Return a decorator that adds a command."""
+        return super().command(name, cls=cls, **more)
+
+
 @contextmanager
 def imports_of(name: str) -> Iterator[None]:
     """Import what a command needs; print one line and exit if an extra is not installed."""
@@ -69,150 +141,24 @@ def load_command(name: str, info: CommandInfo) -> Any:
     with imports_of(name):
         app: typer.Typer = import_module(info.module).app
     if info.is_in_family:
-        family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
+        family, app = app, App()
         app.registered_commands = [it for it in family.registered_commands if it.name == name]
     command: Any = typer.main.get_command(app)
     command.name = name
-    command.rich_markup_mode = None  # boxes need rich, which is slow to import
-    check_values(command)
-    name_in_errors(command)
-    list_untruncated(command)
-    shorten_help(command, takes_global=info.takes_global_options)
-    if not info.may_repeat:
-        require_single(command)
+    _adopt(command, info)
     return command
 
 
-def list_untruncated(command: Any) -> None:
-    """Make the help page of a group show the first paragraph of each command's help in full."""
+def _adopt(command: Any, info: CommandInfo) -> None:
+    command.info = info
     for child in getattr(command, "commands", {}).values():
-        child.short_help = " ".join((child.help or "").partition("\n\n")[0].split())
-
-
-def write_options(command: Any, ctx: Any, formatter: Any, *, takes_global: bool) -> None:
-    """Write the options of a command, and the commands of a group."""
-    pages = import_module("cometmq.cli.hints.help_pages")  # not before a page is wanted
-    pages.write_options(command, ctx, formatter, takes_global=takes_global)
-    if hasattr(command, "commands"):
-        command.format_commands(ctx, formatter)
-
-
-def shorten_help(command: Any, *, takes_global: bool) -> None:
-    """Make the help pages of a command and its subcommands fit on a screen."""
-
-    command.format_options = partial(write_options, command, takes_global=takes_global)
-    for child in getattr(command, "commands", {}).values():
-        shorten_help(child, takes_global=takes_global)
-
-
-def name_in_errors(command: Any) -> None:
-    """Make errors of the parser name the command, so that its help page can be suggested.
-
-    Click's own errors do not name it if the value of an option is missing.
-    """
-    parse = command.parse_args
-
-    def parse_args(ctx: Any, args: list[str]) -> Any:
-        try:
-            return parse(ctx, args)
-        except Exception as error:
-            if getattr(error, "ctx", ctx) is None:
-                error.ctx = ctx  # type: ignore[attr-defined]  # typer does not export the class
-            raise
-
-    command.parse_args = parse_args
-    for child in getattr(command, "commands", {}).values():
-        name_in_errors(child)
-
-
-def check_values(command: Any) -> None:
-    """Make a command and its subcommands refuse texts that are not UTF-8, and name the bounds of
-    numbers if a value is not a number. Also refuse nan and inf, which range checks accept.
-    """
-    for param in command.params:
-        kind = param.type.name.partition(" ")[0]
-        if isinstance(param.type, _Checked):
-            continue  # of a group that was called before
-        if kind in {"int", "integer", "float"} and isinstance(getattr(param, "nargs", None), int):
-            param.type = _Number(param.type)
-        elif kind in {"str", "text"} and param.name not in TAKE_BYTES:
-            param.type = _Text(param.type)
-    for child in getattr(command, "commands", {}).values():
-        check_values(child)
-
-
-class _Checked:
-    """A click type that wraps another one and checks more."""
-
-    def __init__(self, bounded: Any) -> None:
-        self._bounded = bounded
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bounded, name)
-
-    def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
-        return None if value is None else self.convert(value, param, ctx)
-
-
-class _Text(_Checked):
-    """A click type for texts that UTF-8 can encode.
-
-    Python keeps other bytes of an argument or a variable as lone surrogates.
-    """
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        found = self._bounded.convert(value, param, ctx)
-        if not is_utf8(found):
-            self._bounded.fail("it is not UTF-8: convert it with iconv", param, ctx)
-        return found
-
-
-class _Number(_Checked):
-    """A click type for finite numbers within the bounds of the wrapped type."""
-
-    def __init__(self, bounded: Any) -> None:
-        super().__init__(bounded)
-        self._is_float = "float" in bounded.name
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            is_number = isfinite(float(value) if self._is_float else int(value))
-        except OverflowError:  # an integer that is larger than every float
-            is_number = True
-        except ValueError:
-            is_number = False
-        if not is_number:
-            self._bounded.fail(f"{value!r} must be {self._wanted()}", param, ctx)
-        return self._bounded.convert(value, param, ctx)
-
-    def _wanted(self) -> str:
-        noun = "a number" if self._is_float else "a whole number"
-        low, high = (getattr(self._bounded, name, None) for name in ("min", "max"))
-        if low is not None and high is not None:
-            return f"{noun} from {low} to {high}"
-        return noun if low is None else f"{noun} >= {low}"
-
-
-def require_single(command: Any) -> None:
-    """Make a command and its subcommands refuse an option that is given twice.
-
-    Otherwise the last value wins silently. mqadmin's commands are left as they are (`may_repeat`).
-    """
-    for child in getattr(command, "commands", {}).values():
-        require_single(child)
-    if getattr(command, "may_repeat", False):
-        return
-    parse = command.parse_args
-
-    def parse_args(ctx: Any, args: list[str]) -> Any:
-        refuse_repeated(command, ctx, args)
-        return parse(ctx, args)
-
-    command.parse_args = parse_args
+        _adopt(child, info)
 
 
 def refuse_repeated(command: Any, ctx: Any, args: Sequence[str]) -> None:
     """Fail if an option that takes one value is given twice, or together with its opposite."""
+    if getattr(command, "may_repeat", False):
+        return
     try:
         _, _, given = command.make_parser(ctx).parse_args(args=list(args))
     except Exception:  # noqa: BLE001  # typer does not export its class of errors
@@ -239,7 +185,7 @@ def refuse_empty(command: str, args: Sequence[str]) -> None:
         raise typer.Exit(EXIT_USAGE)
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(Group):
     """A command group that reads its commands from a table.
 
     Set `table` in a subclass, and pass the subclass to `typer.Typer` as `cls`.
@@ -248,16 +194,8 @@ class LazyGroup(TyperGroup):
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
-    areas: Mapping[str, str] = {}
-    """The panels that the help page shows, each with the word after `cometmq help` that describes
-    its commands; without any, the help page describes all commands.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse, unless an option is given twice or is not UTF-8."""
-        check_values(self)
-        refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
+    panels: Sequence[str] = ()
+    """The panels that the help page shows."""
 
     def suggested(self, _word: str) -> Sequence[str]:
         """Return commands to suggest for an unknown word in lower case; override to suggest any."""
@@ -270,37 +208,15 @@ class LazyGroup(TyperGroup):
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         """Return a stand-in for the help page, without loading the command."""
         info = self.table.get(cmd_name)
-        if info is None:
-            return None
-        return TyperCommand(cmd_name, help=info.help, rich_help_panel=info.panel)
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, and then the commands."""
-        write_options(self, ctx, formatter, takes_global=False)
+        return None if info is None else Verb(cmd_name, help=info.help)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """List the commands last: by area, if there are too many to describe on one screen."""
-        if not self.areas:
-            formatter.write_paragraph()
-            self.describe(formatter, dict.fromkeys(it.panel for it in self.table.values()))
-            return
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(word, ", ".join(self._of(panel))) for panel, word in self.areas.items()]
-            )
-            formatter.write_text(AREAS_HELP)
-
-    def describe(self, formatter: Any, panels: Iterable[str]) -> None:
-        """Describe the commands of panels, one after another."""
-        shown = {panel: self._of(panel) for panel in panels}
-        width = max(len(name) for found in shown.values() for name in found)
-        for panel, found in shown.items():
-            formatter.write_heading(panel)
-            with formatter.indentation():
-                formatter.write_dl([(f"{name:<{width}}", it.help) for name, it in found.items()])
-
-    def _of(self, panel: str) -> Mapping[str, CommandInfo]:
-        return {name: info for name, info in self.table.items() if info.panel == panel}
+        """Describe the commands of the panels, one after another."""
+        width = max(len(it) for it, info in self.table.items() if info.panel in self.panels)
+        for panel in self.panels:
+            found = {it: info.help for it, info in self.table.items() if info.panel == panel}
+            with formatter.section(panel):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in found.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the called command; names are matched regardless of case, as in mqadmin."""
@@ -319,10 +235,6 @@ class LazyGroup(TyperGroup):
             command = load_command(called, info)
             if not info.accepts_empty:
                 refuse_empty(called, rest)
-            if info.takes_global_options:
-                add_global_options(command, ctx.find_root().command.params)
-                if not info.takes_full_names:
-                    use_namespace(command)
             if ctx.resilient_parsing:  # a shell completes
                 import_module("cometmq.cli.hints.completion").complete_names(command)
         return called, command, rest

@@ -15,7 +15,6 @@ import typer
 from cometmq.cli.access import (
     ACCESS,
     ACCOUNT_DEFAULTS,
-    COMMON,
     NAMESRV_HELP,
     Access,
     AccessKey,
@@ -30,8 +29,7 @@ from cometmq.cli.access import (
     note_unread_variables,
 )
 from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
-from cometmq.cli.hints.help_pages import page_columns
-from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
+from cometmq.cli.lazy import EXIT_USAGE, App, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.outcome import DAMAGES, MISSING
@@ -46,11 +44,6 @@ MESSAGES: Final = "Messages"
 CLUSTER: Final = "Topics, groups and brokers"
 OPERATION: Final = "Operation"
 OWN: Final = "This command line"
-AREAS: Final[Mapping[str, str]] = {
-    PROGRAMS: "programs", MESSAGES: "messages", CLUSTER: "resources", OPERATION: "operation",
-    OWN: "tools",
-}  # fmt: skip
-"""What each part of the table is called after `cometmq help`; none of the words is a command."""
 
 
 def _program(program: Program) -> CommandInfo:
@@ -190,7 +183,7 @@ class Commands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
-    areas = AREAS
+    panels = (PROGRAMS, MESSAGES, CLUSTER, OPERATION, OWN)
 
     def suggested(self, word: str) -> Sequence[str]:
         """Return commands for a name that users of other tools may try."""
@@ -199,12 +192,11 @@ class Commands(LazyGroup):
         return SUGGESTIONS.get(word, ())
 
 
-app = typer.Typer(
+app = App(
     cls=Commands,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},  # all commands inherit it
+    add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # the help page takes 120, not 280 ms: boxes need rich
 )
 
 
@@ -222,12 +214,8 @@ Version = Annotated[
     ),
 ]
 
-GlobalNamesrv = Annotated[
-    str, typer.Option("-n", "--namesrv", help=NAMESRV_HELP, rich_help_panel=COMMON)
-]
-GlobalJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON for scripts.", rich_help_panel=COMMON)
-]
+GlobalNamesrv = Annotated[str, typer.Option("-n", "--namesrv", help=NAMESRV_HELP)]
+GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 @app.callback()
@@ -293,7 +281,7 @@ def _run() -> int:
     status: Any = 0
     try:
         # Otherwise, click would print usage errors on four lines.
-        status = app(standalone_mode=False, terminal_width=page_columns()) or 0
+        status = app(standalone_mode=False) or 0
     except SystemExit as end:
         status = end.code
     except OutputFailed:

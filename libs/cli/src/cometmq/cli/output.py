@@ -9,15 +9,13 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from cometmq.cli.access import COMMON, json_or_global
+from cometmq.cli.access import json_or_global
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.say import say
 
 AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print JSON for scripts.", callback=json_or_global, rich_help_panel=COMMON
-    ),
+    typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global),
 ]
 
 Cell = str | int | float | bool | None | list[str] | list[int]

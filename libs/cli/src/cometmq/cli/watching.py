@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from cometmq.cli.access import ACCESS, COMMON
+from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
 from cometmq.cli.outcome import MISSING
@@ -33,7 +33,6 @@ Every = Annotated[
         max=INTERVAL_S_MAX,
         metavar="SECONDS",
         help="Repeat until Ctrl-C.",
-        rich_help_panel=COMMON,
     ),
 ]
 _CLEAR: Final = "\x1b[H\x1b[2J"

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Previews of changes, which only read: how many messages a reset of a group would redeliver or
-skip, and what a trim would delete.
-"""
+"""Previews, which only read: how many messages a reset of a group would redeliver or skip."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +11,14 @@ from cometmq.client.admin import END, AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.groups import NEW_GROUP, check_known
 from cometmq.client.admin.offsets import unknown_offsets
-from cometmq.client.admin.trims import Before, Trim
 from cometmq.client.errors import InvalidArgument
-from cometmq.insight import times
 from cometmq.insight.queue_states import store_time_of
-from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.integers import whole
 from cometmq.remoting.progress import position
 
 IN_FLIGHT_MAX: Final = 16
-TRIM_END: Final = "end"
 MEMBERS_MOVE: Final = (
     "each member keeps its own offsets (BROADCASTING): connected ones continue there",
     "members that are not connected stay where they are",
@@ -246,30 +239,3 @@ async def _move(
         from_ms=from_ms,
         to_ms=to_ms,
     )
-
-
-def trim_place(text: str, *, now_ms: int) -> Before:
-    """Parse `OFFSET`, `@TIME` or `end`; raise InvalidArgument for anything else."""
-    if text == TRIM_END:
-        return Before()
-    offset = whole(text)
-    if offset is not None:
-        return Before(offset=offset)
-    if not text.startswith("@"):
-        raise InvalidArgument(
-            f"{text} is no place in a queue: give an offset, @TIME (@2026-11-20T10:00Z, @90m ago)"
-            f" or {TRIM_END}"
-        )
-    at_ms = times.parsed(text[1:], now_ms=now_ms)
-    if at_ms > now_ms:
-        raise InvalidArgument(f"{text} is in the future: to delete all messages, give {TRIM_END}")
-    return Before(timestamp_ms=at_ms)
-
-
-def trim_losses(trim: Trim) -> list[str]:
-    """Return a sentence about each group that loses messages which it has not read."""
-    return [
-        f"the group {group} has not read {counted(count, 'message')} of these"
-        for group, count in sorted(trim.unread.items(), key=lambda it: -it[1])
-        if count
-    ]

@@ -33,9 +33,6 @@ LOOKED_UP_MAX: Final = 1_000
 """The most dead letters that a dry run looks up; it counts further ones as never sent."""
 
 
-Edit = Callable[[MessageExt], MessageExt]
-
-
 class Choice(msgspec.Struct, frozen=True):
     """Which dead letters of a group are read."""
 
@@ -262,15 +259,14 @@ class Replay:
         *,
         pace: Pace | None = None,
         is_dry: bool = False,
-        left_out: Callable[[MessageExt, str], None] = lambda *_: None,
     ) -> None:
-        """Send to `topic`, or only to the group. If `is_dry` is set, count without sending.
-
-        `left_out` is called with each message that can never be sent, and the reason.
-        """
+        """Send to `topic`, or only to the group. If `is_dry` is set, count without sending."""
         self.sent: list[str] = []
         """Offset message ids of the messages that were sent, or would have been."""
-        self.broken: list[str] = []
+        self.wanted: Sequence[str] = ()
+        """Those of the messages that are to be sent, if they are known."""
+        self.broken: dict[str, str] = {}
+        """Offset message ids of the messages that can never be sent, with the reasons."""
         self.skipped_count = 0
         """Number of messages that were replayed before."""
         self.is_stopping = False
@@ -279,15 +275,9 @@ class Replay:
         self._topic = topic
         self._pace = pace or Pace(None)
         self._is_dry = is_dry
-        self._left_out = left_out
 
-    async def run(
-        self, admin: AdminClient, choice: Choice, replayed: Replayed, *, edit: Edit | None = None
-    ) -> None:
-        """Send the chosen dead letters again, each as `edit` returns it.
-
-        The position is committed also after a failure.
-        """
+    async def run(self, admin: AdminClient, choice: Choice, replayed: Replayed) -> None:
+        """Send the chosen dead letters again; the position is committed also after a failure."""
         if self._topic is not None:
             replayed.look_ups_left = 0  # they would find replays to the group
         elif self._is_dry:
@@ -298,7 +288,7 @@ class Replay:
             async for message in self._chosen(admin, choice, replayed):
                 if not self._is_dry:
                     await self._pace.wait()
-                    if not await self._is_sent(admin, message if edit is None else edit(message)):
+                    if not await self._is_sent(admin, message):
                         continue
                     if choice.is_everything:
                         replayed.sent(message)
@@ -322,7 +312,7 @@ class Replay:
             if self.is_stopping:
                 return
             if reason := _damage(message):
-                self._leave_out(message, reason)
+                self.broken[message.offset_message_id] = reason
             else:
                 yield message
 
@@ -335,13 +325,9 @@ class Replay:
         except CometError as error:
             if not concerns_message(error):
                 raise
-            self._leave_out(message, f"it cannot be sent again: {error}")
+            self.broken[message.offset_message_id] = f"it cannot be sent again: {error}"
             return False
         return True
-
-    def _leave_out(self, message: MessageExt, reason: str) -> None:
-        self.broken.append(message.offset_message_id)
-        self._left_out(message, reason)
 
 
 def _damage(message: MessageExt) -> str:

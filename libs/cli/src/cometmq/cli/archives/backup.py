@@ -10,13 +10,14 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from cometmq.cli.access import ACCESS, JOINED
+from cometmq.cli.access import ACCESS
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.archives.copying import Copy
 from cometmq.cli.archives.form import Folder, Plan, created, is_begun, load, resumed
 from cometmq.cli.archives.planning import parse_queues, planned
 from cometmq.cli.archives.segments import check, lines_of
 from cometmq.cli.connecting import DEFAULT_NAMESRV, DryRunOption, Namesrv, ask, wrong_usage
+from cometmq.cli.lazy import App
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes
@@ -26,7 +27,7 @@ from cometmq.insight import times
 from cometmq.insight.words import counted
 from cometmq.remoting.visible import command
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
@@ -56,7 +57,7 @@ def backup(  # noqa: PLR0913  # one parameter per option
     groups: Annotated[bool, typer.Option("--groups", help="Save offsets of all groups.")] = False,
     group: Annotated[
         list[str] | None,
-        typer.Option("-g", "--group", help="Save those of one.", rich_help_panel=JOINED),
+        typer.Option("-g", "--group", help="Save those of one."),
     ] = None,
     rate: Rate = None,
     timeout: Timeout = 30,

@@ -7,10 +7,10 @@ from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.archives.form import Folder
 from cometmq.cli.archives.progress import Progress
 from cometmq.cli.archives.proof import restored_offsets
-from cometmq.cli.lookup import check_not_reserved
 from cometmq.cli.output import print_notes
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError
+from cometmq.insight.changes.groups import check_not_reserved
 from cometmq.insight.members import members_of
 from cometmq.insight.words import listed
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig

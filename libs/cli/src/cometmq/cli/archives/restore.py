@@ -24,6 +24,7 @@ from cometmq.cli.connecting import (
     with_access,
     wrong_usage,
 )
+from cometmq.cli.lazy import App
 from cometmq.cli.limits import BriefEnd, with_limit
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.client import Producer, ProducerOptions
@@ -39,7 +40,7 @@ COLUMNS: Final = (
     "Topic", "To", "Messages", "Restored", "Left out", "Verified", "Differ", "Group offsets",
 )  # fmt: skip
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command()

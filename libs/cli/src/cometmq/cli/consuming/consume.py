@@ -15,7 +15,6 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from cometmq.cli.access import JOINED
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Namesrv,
@@ -28,8 +27,8 @@ from cometmq.cli.consuming.message_format import HEADERS_FORMAT, HELP, Piece, co
 from cometmq.cli.consuming.observer import LAST, as_observer
 from cometmq.cli.consuming.source import Printed, Source, Wanted
 from cometmq.cli.consuming.spans import LAST_MAX, Span, as_reader, parse_span
+from cometmq.cli.lazy import App
 from cometmq.cli.limits import BriefEnd, Limit
-from cometmq.cli.lookup import check_not_reserved
 from cometmq.cli.messaging import shell
 from cometmq.cli.meter import live, rate
 from cometmq.cli.outcome import MISSING
@@ -40,6 +39,7 @@ from cometmq.client import MessageExt
 from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, subscription
 from cometmq.insight import message_json
+from cometmq.insight.changes.groups import check_not_reserved
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.runtime.service import new_event_loop
 
@@ -50,7 +50,7 @@ END_S: Final = 3.0
 HINT_S: Final = 1.0
 """Idle time after which a terminal shows that the command is waiting."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 Topic = Annotated[str, typer.Argument(help="Topic to read.")]
 Group = Annotated[
@@ -69,9 +69,7 @@ From = Annotated[
 Until = Annotated[str | None, typer.Option("--until", help="Only what is older; exit.")]
 Last = Annotated[
     int | None,
-    typer.Option(
-        "--last", min=1, max=LAST_MAX, help="Only the N newest; exit.", rich_help_panel=JOINED
-    ),
+    typer.Option("--last", min=1, max=LAST_MAX, help="Only the N newest; exit."),
 ]
 Follow = Annotated[
     bool | None,
@@ -91,9 +89,7 @@ Decode = Annotated[
 ]
 Headers = Annotated[bool, typer.Option("--headers", help="Print position and properties.")]
 Queue = Annotated[str | None, typer.Option("--queue", help="Only BROKER:NUMBER, not with -g.")]
-Offset = Annotated[
-    int | None, typer.Option(min=0, help="From this offset.", rich_help_panel=JOINED)
-]
+Offset = Annotated[int | None, typer.Option(min=0, help="From this offset.")]
 # `--max` as in the other commands; `--count` as in `produce`, `reply`, and other brokers' tools.
 Max = Annotated[int | None, typer.Option("--max", "--count", min=1, help="Exit after N messages.")]
 Timeout = Annotated[
@@ -104,9 +100,7 @@ Exec = Annotated[
     str | None,
     typer.Option("--exec", metavar="CMD", help="Give each to a command; not 0: retried with -g."),
 ]
-AsJsonLines = Annotated[
-    bool, typer.Option("--json", help="Print JSON lines.", rich_help_panel=JOINED)
-]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 @app.command()

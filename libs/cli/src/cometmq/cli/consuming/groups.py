@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq group`: list, describe, create, alter, move and delete consumer groups."""
+"""`cometmq group`: list and describe consumer groups; most verbs that change them are derived."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
-from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.connecting import (
-    DEFAULT_NAMESRV,
-    Cluster,
-    DryRunOption,
-    Namesrv,
-    Yes,
-    ask,
-    confirm,
-    wrong_usage,
-)
-from cometmq.cli.consuming import disconnect, group_moves, seek
+from cometmq.cli.changes import add_changes
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.consuming import seek
 from cometmq.cli.consuming.absent import note_left_out
 from cometmq.cli.consuming.progress import Progress
-from cometmq.cli.lookup import check_not_reserved, known_group
+from cometmq.cli.lazy import App
+from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -32,13 +23,13 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.say import say
-from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
+from cometmq.cli.verbs.topic_notes import unread_notes
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.groups import check_deletable, with_offsets_only
-from cometmq.client.errors import ClientError
-from cometmq.client.message import check_group
+from cometmq.client.admin.groups import with_offsets_only
 from cometmq.insight import times
+from cometmq.insight.changes import groups as changed_groups
+from cometmq.insight.changes import moves
 from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts, loss_words
 from cometmq.insight.members import (
     GroupMembers,
@@ -60,34 +51,17 @@ from cometmq.insight.queue_states import (
     unread_since_ms,
     waiting_in,
 )
-from cometmq.insight.words import counted
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.names import dead_letter_topic, retry_topic
-from cometmq.remoting.visible import command
 
 Loss = float | Unknown | None
 """Seconds until unread messages may be deleted; None if nothing is unread."""
 GROUP_COLUMNS: Final = ("Group", "Members", "Model", "Topics", "Retries", "Enabled")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, describe, create, alter, reset and delete consumer groups.",
-)
+app = App("List, describe, create, alter, reset and delete consumer groups.")
 
-
-RETRIES_HELP: Final = (
-    "Retries before a message becomes a dead letter; 0 and -1 mean none. cometmq consume keeps to"
-    " it; Python and Java clients send their own limit with a message (default 16)."
-)
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
-app.command("reset")(group_moves.reset)
-app.command("clone")(group_moves.clone)
 app.command("seek")(seek.seek)
-app.command("disconnect")(disconnect.disconnect)
 
 
 @app.command("list")
@@ -284,179 +258,4 @@ def _print_section(title: str, rows: list[dict[str, Cell]]) -> None:
     print_rows(columns, [list(row.values()) for row in rows], as_json=False, title=title)
 
 
-@app.command()
-def create(  # noqa: PLR0913  # one parameter per option
-    group: Group,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    cluster: Cluster = None,
-    retries: Annotated[int, typer.Option(min=-1, help=RETRIES_HELP)] = 16,
-    *,
-    enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
-    broadcast: Annotated[bool, typer.Option(help="Whether the group may use broadcasting.")] = True,
-    dry_run: DryRunOption = False,
-    as_json: AsJson = False,
-) -> None:
-    """Create a consumer group; fails if a broker already has it (see alter).
-
-    \b
-    EXAMPLE
-      cometmq group create billing --retries 5
-    """
-    config = SubscriptionGroupConfig(
-        group_name=group,
-        retry_max_times=retries,
-        consume_enable=enabled,
-        consume_broadcast_enable=broadcast,
-    )
-
-    async def question(admin: CommandAdmin) -> None:
-        check_group(group)
-        check_not_reserved(group)
-        admin.resume = lambda _: (
-            "create it there, too: "
-            + command("group alter", group, options=("--retries", str(retries)))
-        )
-        masters = await admin.masters_to_change(cluster)
-        existing = await configs_at(admin, masters, group, lambda it: it.groups())
-        if not existing:
-            await admin.create_group(config, cluster=cluster)
-            return
-        found = ", ".join(f"{name} ({_settings_text(it)})" for name, it in existing.items())
-        text = (
-            f"the consumer group {group} exists at {found}; to change it, use cometmq group alter"
-        )
-        if len(existing) < len(masters):
-            text += ", which also creates it at the other brokers"
-        raise ClientError(text)
-
-    ask(namesrv, question)
-    facts: dict[str, Cell] = {"group": group, "enabled": enabled, "retries": retries}
-    print_facts(facts, as_json=as_json)
-
-
-@app.command()
-def alter(  # noqa: PLR0913  # one parameter per option
-    group: Group,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    cluster: Cluster = None,
-    retries: Annotated[int | None, typer.Option(min=-1, help=RETRIES_HELP)] = None,
-    *,
-    enabled: Annotated[
-        bool | None, typer.Option("--enabled/--no-enabled", help="Whether the group may consume.")
-    ] = None,
-    broadcast: Annotated[
-        bool | None,
-        typer.Option("--broadcast/--no-broadcast", help="Whether the group may use broadcasting."),
-    ] = None,
-    dry_run: DryRunOption = False,
-    as_json: AsJson = False,
-) -> None:
-    """Change the given settings of a consumer group.
-
-    A broker without the group gets it, with settings copied from another broker, or with those that
-    brokers use for a group that has only offsets.
-
-    \b
-    EXAMPLE
-      cometmq group alter billing --no-enabled
-    """
-    changes: dict[str, int | bool] = {
-        name: value
-        for name, value in (
-            ("retry_max_times", retries),
-            ("consume_enable", enabled),
-            ("consume_broadcast_enable", broadcast),
-        )
-        if value is not None
-    }
-    if not changes:
-        raise wrong_usage("nothing to change: give --retries, --[no-]enabled or --[no-]broadcast")
-
-    async def question(admin: AdminClient) -> dict[str, SubscriptionGroupConfig]:
-        check_not_reserved(group)
-        masters = await admin.masters_to_change(cluster)
-        existing = await configs_at(admin, masters, group, lambda it: it.groups())
-        template = next(iter(existing.values()), None) or await known_group(admin, group)
-        after = {
-            name: msgspec.structs.replace(existing.get(name, template), **changes)
-            for name in masters
-        }
-        await admin.change_each(
-            [masters[name] for name in after],
-            lambda it: it.create_group(after[it.name]),
-            f"change the group {group}",
-        )
-        return after
-
-    rows: list[list[Cell]] = [
-        [name, it.retry_max_times, it.consume_enable, it.consume_broadcast_enable]
-        for name, it in ask(namesrv, question).items()
-    ]
-    columns = ("Broker", "Retries", "Enabled", "Broadcast enabled")
-    print_rows(columns, rows, as_json=as_json, title=group)
-
-
-def _settings_text(config: SubscriptionGroupConfig) -> str:
-    enabled = "enabled" if config.consume_enable else "disabled"
-    return f"{config.retry_max_times} retries, {enabled}"
-
-
-@app.command()
-def delete(  # noqa: PLR0913  # one parameter per option
-    group: Group,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    cluster: Cluster = None,
-    *,
-    offsets: Annotated[
-        bool, typer.Option("--offsets/--keep-offsets", help="Whether to delete its offsets.")
-    ] = True,
-    topics: Annotated[
-        bool, typer.Option("--topics", help="Also delete its retry and dead-letter topics.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete the group even if members are connected.")
-    ] = False,
-    yes: Yes = False,
-    dry_run: DryRunOption = False,
-    as_json: AsJson = False,
-) -> None:
-    """Delete a consumer group; asks for confirmation.
-
-    A broker that is down keeps the group and brings it back when it starts; cluster --expect shows
-    whether all brokers are there.
-
-    Its retry and dead-letter topics stay unless --topics is given, because they may hold messages.
-
-    Fails if members are connected, because they would continue without offsets or create the group
-    again.
-
-    \b
-    EXAMPLE
-      cometmq group delete billing --dry-run
-    """
-
-    async def question(admin: AdminClient) -> list[str]:
-        check_not_reserved(group)
-        masters = await admin.masters_to_change(cluster)
-        await admin.ask_all(masters.values(), lambda it: it.groups())  # before any question
-        count = (await members_of(admin, group, await known_group(admin, group))).count
-        members = f" with {counted(count, 'connected member')}" if count else ""
-        if members and not force:
-            raise ClientError(
-                f"the consumer group {group} is in use{members}; stop them first (cometmq group"
-                f" describe {group}), or give --force"
-            )
-        place = (masters.values(), cluster)
-        await check_deletable(admin, group, *place, with_offsets=offsets)
-        await confirm(f"Delete the consumer group {group}{members}?", is_confirmed=yes)
-        await admin.delete_group(group, remove_offsets=offsets, cluster=cluster, is_forced=force)
-        own = {retry_topic(group), dead_letter_topic(group)}
-        found = sorted(own.intersection(await admin.topics()))
-        for name in found if topics else ():
-            await admin.delete_topic(name, cluster=cluster)
-        return found
-
-    found = ask(namesrv, question)
-    facts: dict[str, Cell] = {"deleted": group, "offsets_deleted": offsets}
-    facts["topics_deleted" if topics else "topics_kept"] = found
-    print_facts(facts, as_json=as_json)
+add_changes(app, (*changed_groups.CHANGES, *moves.CHANGES))

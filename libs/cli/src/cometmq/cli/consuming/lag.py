@@ -14,7 +14,8 @@ from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, wrong_usage
 from cometmq.cli.consuming.absent import AbsentBrokers, absence, note_left_out
 from cometmq.cli.consuming.progress import Progress
-from cometmq.cli.lookup import broadcasting_text, known_group
+from cometmq.cli.lazy import App
+from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (
     STDOUT,
     AsJson,
@@ -30,10 +31,12 @@ from cometmq.cli.output import (
 from cometmq.cli.plots import sparkline
 from cometmq.cli.say import say
 from cometmq.cli.verbs.pages import confirm_page, html, write_page
-from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
+from cometmq.cli.verbs.topic_notes import unread_notes
 from cometmq.cli.watching import Every, watch
 from cometmq.client.admin.groups import with_offsets_only
 from cometmq.insight import times
+from cometmq.insight.changes.groups import broadcasting_text
+from cometmq.insight.changes.topics import check_exists
 from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts, loss_words
 from cometmq.insight.members import (
     GroupMembers,
@@ -78,7 +81,7 @@ RARE_COLUMNS: Final = frozenset({"Skips", MISSING_COLUMN})
 Ask = Callable[[Callable[[CommandAdmin], Awaitable[Any]]], Any]
 """Runs a query of the cluster, with an admin client that it opens for it."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command()

@@ -21,7 +21,6 @@ from cometmq.cli.consuming.source import (
     queues_to_read,
     readable,
 )
-from cometmq.cli.lookup import chosen_queues
 from cometmq.cli.say import say
 from cometmq.client import (
     InvalidArgument,
@@ -33,6 +32,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
 from cometmq.insight import times
+from cometmq.insight.changes.deletions import chosen_queues
 from cometmq.remoting.errors import NO_ANSWER
 from cometmq.remoting.names import TOOLS_GROUP
 

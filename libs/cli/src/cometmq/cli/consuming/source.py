@@ -16,7 +16,7 @@ from cometmq.cli.admin import missing_text
 from cometmq.cli.connecting import with_access
 from cometmq.cli.limits import with_limit
 from cometmq.cli.output import print_notes
-from cometmq.cli.verbs.topic_changes import unreadable_notes
+from cometmq.cli.verbs.topic_notes import unreadable_notes
 from cometmq.client import ClientOptions, MessageExt, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin

@@ -26,7 +26,6 @@ from cometmq.cli.consuming.source import (
     readable,
 )
 from cometmq.cli.limits import with_limit
-from cometmq.cli.lookup import chosen_queues
 from cometmq.cli.output import print_notes
 from cometmq.client import ClientOptions, InvalidArgument, MessageExt, MessageQueue
 from cometmq.client.admin.broker import BrokerAdmin
@@ -34,6 +33,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, doubt, subscription
 from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.insight import times
+from cometmq.insight.changes.deletions import chosen_queues
 from cometmq.remoting.errors import NO_ANSWER, CometError, RemoteProtocolError
 from cometmq.remoting.names import ALL_TAGS
 

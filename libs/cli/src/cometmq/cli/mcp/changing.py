@@ -1,51 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tool changes something: it makes a plan, and performs it unless the call is a dry run.
+"""The tools of the catalogue of changes: a call makes a plan, and performs it if it is confirmed.
 
 The change is written to the audit log before it is made, and again with its outcome.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from cometmq.cli.mcp.tool import Arguments, Risk, Session, Tool, said, shown
+from cometmq.cli.access import check_namespace
+from cometmq.cli.mcp.tool import Arguments, Session, Tool, said, shown
 from cometmq.client.errors import ClientError
 from cometmq.console.audit import AuditEntry
+from cometmq.insight.changes.catalogue import CHANGES
+from cometmq.insight.changes.change import Change, Plan, Risk, arguments
 
 DRY_RUN: Final = "this was a dry run: nothing was changed; to do it, call again with confirm=true"
 ASKING: Final = "A dry run unless confirm=true; show its result to the user first."
+MESSAGES_MAX: Final = 1_000
+"""The most messages that one call sends; the command line has no such limit."""
+SECONDS_MAX: Final = 60
+CONFIRM: Final = (
+    "confirm",
+    Annotated[
+        bool, said("True makes the change; otherwise the answer only says what it would do.")
+    ],
+    False,
+)
 
 
-Confirm = Annotated[
-    bool, said("True makes the change; otherwise the answer only says what it would do.")
-]
-
-
-class ChangeArguments(Arguments, frozen=True, kw_only=True):
-    """The arguments of a tool that changes something."""
-
-    confirm: Confirm = False
-
-
-class Plan(NamedTuple):
-    """A change that is ready to be made."""
-
-    what: str
-    """The change, in one sentence."""
-    subject: str
-    """The name of the changed topic, group or message, for the audit log."""
-    before: Any
-    after: Any
-    consequences: Sequence[str]
-    perform: Callable[[], Awaitable[str]]
-    """Make the change and return its outcome in one sentence."""
-    refusal: str = ""
-    """Why the change cannot be made now; empty if it can be made."""
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """What a change did, or would do."""
 
     what: str
@@ -57,32 +43,49 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     consequences: Sequence[str]
 
 
-def changing(
-    name: str,
-    description: str,
-    risk: Risk,
-    arguments: type[Arguments],
-    plan_of: Callable[[Session, Any], Awaitable[Plan]],
-) -> Tool:
-    """Return the tool that carries plans out."""
+def tool_of(kind: type[Change]) -> Tool:
+    """Return the tool that makes a kind of change."""
+    offered = [it for it in arguments(kind) if it.only is None]
+    fields = [(it.name, it.hint) if it.is_needed else (it.name, it.hint, it.default)
+              for it in offered]  # fmt: skip
+    wanted_type: Any = msgspec.defstruct(
+        kind.__name__, [*fields, CONFIRM], bases=(Arguments,), frozen=True, kw_only=True
+    )
 
-    async def run(session: Session, wanted: Any) -> Change:
+    async def run(session: Session, wanted: Any) -> Changed:
+        given = {it.name: getattr(wanted, it.name) for it in offered}
+        if "count_max" in given:
+            given["count_max"] = min(given["count_max"] or MESSAGES_MAX, MESSAGES_MAX)
+        change = kind(**given)
         async with session.changing:
-            plan = await plan_of(session, wanted)
-            if plan.refusal:
-                raise ClientError(f"nothing was changed: {plan.refusal}")
-            outcome = await _carry_out(session, name, plan) if wanted.confirm else DRY_RUN
-        return Change(
+            plan = await change.plan(session.admin)
+            _check(change, plan)
+            outcome = DRY_RUN
+            if wanted.confirm:
+                outcome = await _carry_out(session, kind.name, plan)
+        return Changed(
             what=plan.what,
-            risk=risk,
+            risk=kind.risk,
             changed=wanted.confirm,
             outcome=outcome,
             before=plan.before,
             after=plan.after,
-            consequences=plan.consequences,
+            consequences=[*(it.text for it in plan.consequences), *plan.notes],
         )
 
-    return Tool(name, f"{description} Risk: {risk}. {ASKING}", arguments, Change, run, risk)
+    text = f"{kind.about()} Risk: {kind.risk}. {ASKING}"
+    return Tool(kind.tool(), text, wanted_type, Changed, run, kind.risk)
+
+
+def _check(change: Change, plan: Plan) -> None:
+    if plan.topic:
+        check_namespace(plan.topic, getattr(change, next(iter(arguments(type(change)))).name))
+    refusal = plan.refusal or plan.idle
+    rate = getattr(change, "rate", None)
+    if rate and plan.job is not None and len(plan.job.wanted) / rate > SECONDS_MAX:
+        refusal = f"it would take longer than {SECONDS_MAX} s: raise the rate, or select fewer"
+    if refusal:
+        raise ClientError(f"nothing was changed: {refusal}")
 
 
 async def _carry_out(session: Session, name: str, plan: Plan) -> str:
@@ -101,7 +104,10 @@ async def _carry_out(session: Session, name: str, plan: Plan) -> str:
     )
     try:
         async with audit.noted(entry) as outcome:
-            outcome.text = await plan.perform()
+            outcome.text = (await plan.perform(session.admin)).text
     finally:
         session.renew()
     return outcome.text
+
+
+TOOLS: Final = tuple(tool_of(it) for it in CHANGES)

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
+from cometmq.cli.lazy import App
 
 INSTALL: Final = (
     "the MCP server needs the package mcp, 2.3 or newer: install cometmq-cli[mcp] or, after make"
@@ -16,7 +17,7 @@ INSTALL: Final = (
 STATE_FOLDER: Final = ".local/state/cometmq/mcp"
 _PACKAGES: Final = frozenset({"mcp", "mcp_types"})
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command()

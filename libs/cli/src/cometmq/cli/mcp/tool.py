@@ -8,7 +8,6 @@ that a reader would not see, which can hide instructions, are written out.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -19,6 +18,7 @@ from cometmq.client.errors import ClientError
 from cometmq.client.message import DamagedMessage, MessageExt
 from cometmq.console.audit import Audit
 from cometmq.insight import times
+from cometmq.insight.changes.change import Risk
 from cometmq.insight.decode import decode
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
@@ -58,17 +58,6 @@ Chars = Annotated[
 def said(description: str) -> msgspec.Meta:
     """Return the description of an argument for the JSON schema."""
     return msgspec.Meta(description=description)
-
-
-class Risk(StrEnum):
-    """What a change can cost."""
-
-    LOW = "low"
-    """It can be undone by another change."""
-    MEDIUM = "medium"
-    """Messages are delivered again, or clients reconnect."""
-    HIGH = "high"
-    """Messages can be lost."""
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

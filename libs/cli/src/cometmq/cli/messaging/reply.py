@@ -2,7 +2,7 @@
 """`cometmq reply`: answer the requests to a topic with a text, an echo, or a command's output."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
 
@@ -19,8 +19,8 @@ from cometmq.cli.connecting import (
 )
 from cometmq.cli.consuming.member_source import as_member
 from cometmq.cli.consuming.source import Source, Wanted
-from cometmq.cli.lookup import check_not_reserved
-from cometmq.cli.messaging.answers import Answer, echo, output_of, text
+from cometmq.cli.lazy import App
+from cometmq.cli.messaging import shell
 from cometmq.cli.output import AsJson, Cell, print_errors, print_facts
 from cometmq.cli.say import say
 from cometmq.cli.streams import fail_if_output_closes
@@ -29,6 +29,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, RequesterGone
 from cometmq.client.request_reply import is_request
 from cometmq.client.subscriptions import subscription
+from cometmq.insight.changes.groups import check_not_reserved
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.log import NO_LOG
@@ -36,13 +37,47 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.runtime.service import new_event_loop
 
+VARIABLE: Final = "REQUEST_"
+"""The prefix of the environment variables that describe a request to a command."""
+
+Answer = Callable[[MessageExt, int, float], Awaitable[bytes]]
+"""Returns the answer to a request, by its number and the seconds left; raises ClientError."""
+
+
+async def echo(request: MessageExt, _number: int, _left_s: float) -> bytes:
+    """Return the request's body."""
+    return request.body
+
+
+def text(body: str) -> Answer:
+    """Return a function that answers each request with a text."""
+    data = body.encode("utf-8", "surrogateescape")
+
+    async def answer(_request: MessageExt, _number: int, _left_s: float) -> bytes:
+        return data
+
+    return answer
+
+
+def output_of(command: str) -> Answer:
+    """Return a function that runs a shell command for each request and returns its output.
+
+    The function raises ClientError if the command fails, prints nothing or too much, or is late.
+    """
+
+    async def answer(request: MessageExt, _number: int, left_s: float) -> bytes:
+        return await shell.output(command, request, VARIABLE, left_s)
+
+    return answer
+
+
 GROUP: Final = "CLI_REPLIER"
 CLOCKS_MS: Final = 5_000
 """A request counts as expired only this long after its time to live, because clocks may differ."""
 TTL_MS: Final = 3_000
 """The time to live of a request whose own value cannot be read."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 class Served(msgspec.Struct):
@@ -87,9 +122,6 @@ def reply(  # noqa: PLR0913  # one parameter per option
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="Exit after this many requests.")
     ] = None,
-    template: Annotated[
-        bool, typer.Option("--template", help="Replace {{Count}}, {{ID}} ..., as in produce.")
-    ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +136,7 @@ def reply(  # noqa: PLR0913  # one parameter per option
       cometmq reply quotes --echo
       cometmq reply quotes --command './quote "$REQUEST_KEYS"' -g quoters
     """
-    answer = _answer(body, command, is_echo=is_echo, has_templates=template)
+    answer = _answer(body, command, is_echo=is_echo)
     members = group or f"{GROUP}_{topic}"
     check_not_reserved(members)
     subscription("-", tag, version_ms=0)  # raises if it is wrong
@@ -133,14 +165,12 @@ def reply(  # noqa: PLR0913  # one parameter per option
     raise typer.Exit(status or int(bool(served.failed)))
 
 
-def _answer(body: str | None, command: str | None, *, is_echo: bool, has_templates: bool) -> Answer:
+def _answer(body: str | None, command: str | None, *, is_echo: bool) -> Answer:
     """Return the function that answers; exit unless the options name exactly one kind of answer."""
     if (body is not None) + (command is not None) + is_echo != 1:
         raise wrong_usage("give one answer: a body, --echo or --command")
-    if has_templates and body is None:
-        raise wrong_usage("--template needs a body")
     if body is not None:
-        return text(body, has_templates=has_templates)
+        return text(body)
     return echo if command is None else output_of(command)
 
 

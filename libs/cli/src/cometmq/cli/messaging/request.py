@@ -2,7 +2,6 @@
 """`cometmq request`: send messages, and print the replies of their consumer."""
 
 import sys
-from functools import partial
 from time import monotonic
 from typing import Annotated, Any, Final
 
@@ -11,6 +10,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.consuming.message_format import compiled
+from cometmq.cli.lazy import App
 from cometmq.cli.limits import BriefEnd, with_limit
 from cometmq.cli.output import print_errors, print_notes
 from cometmq.cli.streams import is_terminal
@@ -29,7 +29,7 @@ END_S: Final = 1.0
 """Time limit for closing the client, after all replies."""
 BODY_BYTES_MAX: Final = 4 << 20
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 Tag = Annotated[str | None, typer.Option("--tag", help="Tag of the request.")]
 Keys = Annotated[
@@ -58,9 +58,6 @@ def request(  # noqa: PLR0913  # one parameter per option
     format_: Annotated[
         str, typer.Option("--format", help="Form of a reply, as in consume.")
     ] = "%v\\n",
-    template: Annotated[
-        bool, typer.Option("--template", help="Replace {{Count}}, {{ID}} ..., as in produce.")
-    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each reply as a line of JSON.")
     ] = False,
@@ -73,15 +70,15 @@ def request(  # noqa: PLR0913  # one parameter per option
     \b
     EXAMPLES
       cometmq request quotes 'EURUSD' --timeout 5
-      cometmq request quotes '{{Count}}' --template --count 100 --json
+      cometmq request quotes 'EURUSD' --count 100 --json
     """
     render = compiled(format_, for_terminal=is_terminal(sys.stdout))
     if body is None and is_terminal(sys.stdin):
         raise wrong_usage("give the body of the request, or send it to standard input")
     data = _standard_input() if body is None else body.encode("utf-8", "surrogateescape")
     defaults = Message(topic, b"-", tag, " ".join(key or ()), pairs(properties or ()))
-    form = line_form(defaults, "", is_json=False, has_templates=template)
-    message_of = partial(message_of_line, Line(1, data, "body"), form=form)
+    form = line_form(defaults)
+    message = message_of_line(Line(1, data, "body"), form=form)
 
     def print_reply(reply: MessageExt, number: int, took_ms: float) -> None:
         line = _json_line(reply, took_ms) if as_json else render(reply, number)
@@ -95,7 +92,6 @@ def request(  # noqa: PLR0913  # one parameter per option
             started = Producer(GROUP, namesrv, options=options, log=NO_LOG)
             producer = await end.enter_async_context(started)
             for number in range(1, count + 1):
-                message = message_of(number)
                 begin = monotonic()
                 try:
                     reply = await producer.request(message, round(timeout * 1000) or 1)

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import typer
-from typer.core import TyperCommand
 
-from cometmq.cli.access import COMMON, NAMESRV_HELP, namesrv_in_use
+from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import ask, wrong_usage
+from cometmq.cli.lazy import App, Verb
 from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.output import print_json
 from cometmq.cli.say import say
@@ -48,7 +48,6 @@ Namesrv = Annotated[
         envvar="NAMESRV_ADDR",
         help=NAMESRV_HELP,
         callback=namesrv_in_use,
-        rich_help_panel=COMMON,
     ),
 ]
 BrokerAddr = Annotated[
@@ -60,7 +59,7 @@ Force = Annotated[
 ]
 
 
-class MqadminCommand(TyperCommand):
+class MqadminCommand(Verb):
     """A command that also accepts long options after a single dash, like Java's parser: `-topic
     T`.
     """
@@ -74,11 +73,8 @@ class MqadminCommand(TyperCommand):
         return super().parse_args(ctx, dashed)
 
 
-class Family(typer.Typer):
+class Family(App):
     """Commands of mqadmin that share a module."""
-
-    def __init__(self) -> None:
-        super().__init__(add_completion=False, rich_markup_mode=None)
 
     def named(self, name: str, help_line: str | None = None) -> Callable[[F], F]:
         """Register a command; its help defaults to the docstring, and -h shows it."""

@@ -6,13 +6,14 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.lookup import broadcasting_text, known_group
+from cometmq.cli.lookup import known_group
 from cometmq.cli.mqadmin.consumers import members_say
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, local_time, print_table, to_object
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
+from cometmq.insight.changes.groups import broadcasting_text
 from cometmq.insight.times import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats

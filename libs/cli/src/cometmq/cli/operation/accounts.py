@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, print_json, print_notes, print_rows
 from cometmq.cli.watching import watched
 from cometmq.console.rights import told_rights
@@ -16,12 +17,7 @@ COLUMNS: Final = (
     "Brokers", "Differs",
 )  # fmt: skip
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List the accounts of the brokers, and answer whether one may do something.",
-)
+app = App("List the accounts of the brokers, and answer whether one may do something.")
 
 
 @app.command("list")

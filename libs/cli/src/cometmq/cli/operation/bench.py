@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Self
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, run, with_access
+from cometmq.cli.lazy import App
 from cometmq.cli.operation.bench_client import Outcome, Task, client
 from cometmq.cli.operation.disk_test import measure
 from cometmq.cli.operation.latencies import Histogram
@@ -36,12 +37,7 @@ HONEST: Final = (
     "measured with the Python client, from this machine: a broker can take more than this"
 )
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Measure how fast messages are sent, read and delivered, with processes of this machine.",
-)
+app = App("Measure how fast messages are sent, read and delivered, with processes of this machine.")
 
 Topic = Annotated[str, typer.Argument(help="Existing topic; messages are added to it.")]
 Clients = Annotated[

@@ -10,6 +10,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
 from cometmq.cli.failures import with_remedy
+from cometmq.cli.lazy import App
 from cometmq.cli.operation import checks
 from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
 from cometmq.cli.operation.evidence import with_ages
@@ -26,12 +27,7 @@ from cometmq.runtime.certificate_files import expiries_named_in
 
 EXIT_UNKNOWN: Final = int(Status.UNKNOWN)
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Compare a cluster with thresholds; exit status 0 ok, 1 warning, 2 critical, 3 unknown.",
-)
+app = App("Compare a cluster with thresholds; exit status 0 ok, 1 warning, 2 critical, 3 unknown.")
 
 Form = Annotated[
     Literal["text", "json", "nagios", "prometheus"],

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cometmq.cli.connecting import wrong_usage
+from cometmq.cli.lazy import App
 from cometmq.cli.operation.broker_settings import diff_settings, show_settings
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.cli.say import say
@@ -28,12 +29,7 @@ WARNING: Final = "warning"
 NOTE: Final = "note"
 _FOR_OTHERS: Final = 0o077
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Check settings files, and compare the settings of running brokers.",
-)
+app = App("Check settings files, and compare the settings of running brokers.")
 
 
 app.command("show")(show_settings)

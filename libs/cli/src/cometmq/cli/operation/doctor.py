@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, run, wrong_usage
+from cometmq.cli.lazy import App
 from cometmq.cli.operation.diagnosis import LEVELS, OK, Verdict, diagnose
 from cometmq.cli.operation.evidence import (
     Add,
@@ -44,7 +45,7 @@ COLUMNS: Final = ("Area", "Level", "What", "What to do", "Runbook")
 TOP: Final = 10
 TOP_MAX: Final = 10_000
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 Expected = Annotated[
     list[str] | None,

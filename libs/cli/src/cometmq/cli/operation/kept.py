@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import run
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.cli.watching import watched
 from cometmq.client.errors import ClientError
@@ -26,7 +27,7 @@ Folder = Annotated[
 ]
 Find = Annotated[str, typer.Option("--find", help="Only rows with all these words, in any case.")]
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command("audit")

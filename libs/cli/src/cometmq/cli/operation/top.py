@@ -17,6 +17,7 @@ import typer
 
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
+from cometmq.cli.lazy import App
 from cometmq.cli.operation.top_views import (
     SENTENCES,
     Screen,
@@ -49,7 +50,7 @@ PIPED_CHARS: Final = 160
 FIRST_RATES_S: Final = 1.1
 """A rate needs two snapshots, at least a second apart."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command()

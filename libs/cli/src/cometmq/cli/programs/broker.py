@@ -10,6 +10,7 @@ from cometmq.broker import instances
 from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.registration.addresses import with_derived_port
 from cometmq.broker.settings import BrokerSettings
+from cometmq.cli.lazy import App
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
@@ -57,7 +58,7 @@ PrintImportant = Annotated[
     ),
 ]
 
-app = typer.Typer(add_completion=False)
+app = App()
 
 
 @app.command("broker", context_settings=OWN_OPTIONS)

@@ -6,6 +6,7 @@ from importlib import import_module
 
 import typer
 
+from cometmq.cli.lazy import App
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
@@ -17,7 +18,7 @@ from cometmq.cli.programs.running import (
 )
 from cometmq.runtime.process.priority import yield_processors
 
-app = typer.Typer(add_completion=False)
+app = App()
 
 
 @app.command("namesrv", context_settings=OWN_OPTIONS)

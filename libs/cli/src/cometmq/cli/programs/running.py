@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cometmq.cli.access import COMMON, NAMESRV_HELP, namesrv_or_global
+from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.lazy import imports_of
 from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import print_notes
@@ -62,7 +62,6 @@ LogLevel = Annotated[
         help="Log level: debug, info, warning or error.",
         envvar="COMETMQ_LOG_LEVEL",
         show_default=False,  # not the same for all programs
-        rich_help_panel=COMMON,
     ),
 ]
 LogJson = Annotated[
@@ -71,7 +70,6 @@ LogJson = Annotated[
         "--log-json/--log-text",
         help="Log format; by default text on a terminal, otherwise JSON.",
         envvar="COMETMQ_LOG_JSON",
-        rich_help_panel=COMMON,
     ),
 ]
 

@@ -27,7 +27,7 @@ from cometmq.broker.registration.addresses import (
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.access import is_said
-from cometmq.cli.lazy import imports_of
+from cometmq.cli.lazy import App, imports_of
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
     ConfigFile,
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 FIRST_ROUND_WAIT_MS = 2_000
 DEFAULT_NAMESRV = "127.0.0.1:9876"  # of the other commands
 
-app = typer.Typer(add_completion=False)
+app = App()
 
 Data = Annotated[Path, typer.Option("--data", help="Folder of messages and settings.")]
 Host = Annotated[

@@ -1,40 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq help` and `cometmq version`: the options `--help` and `--version` as commands."""
 
-from importlib import import_module
 from typing import Annotated
 
 import typer
 
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.remoting.versions import CURRENT_VERSION, version_name
 from cometmq.runtime.version import VERSION
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command("help")
 def show_help(
     ctx: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(help="As in: topic create. Or: options, an area, all, mqadmin all."),
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(help="As in: topic create.")] = None,
 ) -> None:
-    """Show help for a command; describe the commands of an area (as in the list that cometmq
-    prints), all commands, or the options that many have.
+    """Show help for a command.
 
     \b
-    EXAMPLES
+    EXAMPLE
       cometmq help topic create
-      cometmq help messages
-      cometmq help all
     """
-    pages = import_module("cometmq.cli.hints.help_pages")
-    if text := pages.further_page(ctx.find_root(), *command or ()):
-        say(text, nl=False)
-        return
     args = [*(command or ()), "--help"]
     ctx.find_root().command.main(args, prog_name="cometmq", standalone_mode=False)
 

@@ -8,6 +8,7 @@ import typer
 
 from cometmq.cli.admin import note_missing, note_no_master
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
+from cometmq.cli.lazy import App
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
@@ -35,7 +36,7 @@ FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
 ACCOUNTS_REMEDY: Final = "correct it as accounts.unreadable in the broker's log says"
 REMEDY: Final = "look at its disk, its log and its /readyz"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 @app.command("cluster")

@@ -11,6 +11,7 @@ import typer
 from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, with_context
 from cometmq.cli.admin import note_missing
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Yes, ask, confirm, run, with_access, wrong_usage
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
@@ -30,12 +31,7 @@ from cometmq.runtime.contexts import (
 HIDDEN: Final = "******"
 SECRETS: Final = ("secret_key", "security_token")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Name clusters and accounts, and choose one of them.",
-)
+app = App("Name clusters and accounts, and choose one of them.")
 
 
 def _names(incomplete: str) -> list[str]:

@@ -19,6 +19,7 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.input import has_content
+from cometmq.cli.lazy import App
 from cometmq.cli.meter import live
 from cometmq.cli.output import (
     STDOUT,
@@ -50,12 +51,7 @@ T = TypeVar("T")
 COLUMNS: Final = ("Kind", "Name", "At", "Becomes", "Difference")
 OUTCOME_COLUMNS: Final = ("Kind", "Name", "At", "Outcome", "Reason")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Export and import topics, groups and rights.",
-)
+app = App("Export and import topics, groups and rights.")
 
 
 @app.command("export")

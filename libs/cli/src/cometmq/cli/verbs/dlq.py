@@ -3,24 +3,23 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 import typer
 
-from cometmq.cli.access import ACCESS, JOINED, is_said
+from cometmq.cli.changes import add_changes
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
+from cometmq.cli.lazy import App
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.option_sets import OptionSet, with_option_sets
-from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     STDOUT,
     AsJson,
@@ -33,22 +32,16 @@ from cometmq.cli.output import (
 from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import origin_topic, running_replays
+from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
+from cometmq.insight.changes.change import Plan
+from cometmq.insight.changes.messages import ReplayDeadLetters, no_such_id, nothing_matched
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import (
-    Choice,
-    Pace,
-    Replay,
-    Replayed,
-    as_object,
-    replays_text,
-    rest_command,
-)
+from cometmq.insight.replays import Choice, Replayed, as_object, rest_command
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
@@ -59,17 +52,9 @@ COLUMNS: Final = (
 BODY_CHARS: Final = 60
 """The number of characters of a body that `show` prints."""
 AGAIN: Final = "the same command would begin again, and send those that were sent, too"
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, show, export and replay the dead letters of consumer groups.",
-)
+app = App("List, show, export and replay the dead letters of consumer groups.")
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
-Rate = Annotated[
-    float | None, typer.Option(min=0.001, help="At most N a second.", rich_help_panel=JOINED)
-]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="At most N messages.")]
 
 
@@ -79,7 +64,7 @@ class Selection(OptionSet, frozen=True, kw_only=True):
     tag: Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")] = None
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Only those with this key.", rich_help_panel=JOINED),
+        typer.Option("--key", help="Only those with this key."),
     ] = None
     origin: Annotated[
         str | None, typer.Option("--origin", help="Only those first sent to this topic.")
@@ -259,96 +244,33 @@ def export(  # one parameter per option
         print_facts({"group": group, "messages": count, "file": file}, as_json=False)
 
 
-@app.command()
-@with_option_sets
-def replay(  # noqa: PLR0913  # one parameter per option
-    ctx: typer.Context,
-    group: Group,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    selection: Selection,
-    count_max: Max = None,
-    rate: Rate = None,
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", help="Send to this topic instead, to all of its groups."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count the messages that would be sent.")
-    ] = False,
-    from_start: Annotated[
-        bool, typer.Option("--from-start", help="Include messages that were replayed before.")
-    ] = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Resend the dead letters of a group to it; asks for confirmation.
-
-    Those that were replayed before are left out (a dry run looks up the first 1,000). Messages keep
-    keys, properties and id, and remain dead letters. Unreadable ones, and those that brokers refuse
-    for good, are skipped. To change a message first: dlq export.
-
-    \b
-    EXAMPLE
-      cometmq dlq replay billing --tag paid --rate 100 --dry-run
-    """
-    target = topic or f"the group {group}"
-    is_named = is_said(ctx, "namesrv") or ACCESS.get().namesrv
-    options = [*(("-n", namesrv) if is_named else ()), *(("--yes",) if yes else ())]
-    run = Replay(group, topic, pace=Pace(rate), is_dry=dry_run, left_out=_print_left_out)
-
-    async def question(admin: AdminClient) -> None:
-        choice = chosen(selection, count_max)
-        if not await _has_dead_letters(admin, group):
-            return
-        await admin.check_replay(group, topic=topic)
-        if others := replays_text(group, await running_replays(admin, group)):
-            print_notes([others])
-        plan = run if dry_run else Replay(group, topic, is_dry=True)
-        async with live(lambda: f"counted {counted(len(plan.sent), 'message')}"):
-            await plan.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
-        count = len(plan.sent)
-        if not dry_run:
-            if count:
-                text = f"Send {counted(count, 'dead letter')} of {group} again to {target}?"
-                await confirm(text, is_confirmed=yes)
-            begin = monotonic()
-            rest = partial(
-                rest_command, group, choice, topic=topic, rate=rate, is_ignored=from_start,
-                options=options,
-            )  # fmt: skip
-            with _rest_on_failure(run, plan, rest):
-                async with live(lambda: f"sent {shown_rate(len(run.sent), begin, count)}"):
-                    await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
-        if run.skipped_count and not run.sent and not run.broken:
-            print_notes([_all_sent_text(group, run.skipped_count)])
-        else:
-            _note_if_none(group, choice, len(run.sent) + len(run.broken))
-
-    ask(namesrv, question)
-    facts: dict[str, Cell] = {
-        "group": group,
-        "to": target,
-        "messages": len(run.sent),
-        "replayed_before": run.skipped_count,
-        "broken": len(run.broken),
-        "dry_run": dry_run,
-    }
-    print_facts(facts, as_json=as_json)
-    if run.broken:
-        raise typer.Exit(1)
+@asynccontextmanager
+async def _replaying(
+    plan: Plan, change: ReplayDeadLetters, options: Mapping[str, Any]
+) -> AsyncIterator[None]:
+    """Show how far a replay is; on any error or signal, print the command that sends the rest."""
+    run, begin = plan.job, monotonic()
+    total = len(run.wanted)
+    try:
+        async with live(lambda: f"sent {shown_rate(len(run.sent), begin, total)}"):
+            yield
+    except BaseException as error:
+        done = {*run.sent, *run.broken}
+        left = [it for it in run.wanted if it not in done]
+        more = ["-n", options["namesrv"]] if options["namesrv"] != DEFAULT_NAMESRV else []
+        more += ["--yes"] if options["yes"] else []
+        found = rest_command(
+            change.group, change.choice, left, topic=change.topic, rate=change.rate,
+            is_ignored=change.from_start, options=more,
+        )  # fmt: skip
+        why = "interrupted: " if isinstance(error, asyncio.CancelledError) else ""
+        text = f"{why}sent {len(run.sent):,} of {counted(total, 'message')}"
+        how = f"to go on: {found}" if found else AGAIN
+        print_notes([f"{text}, {len(left):,} left; {how}" if left else text])
+        raise
 
 
-def _print_left_out(message: MessageExt, reason: str) -> None:
-    say(f"cometmq: {message.message_id}: skipped, {reason}", err=True)
-
-
-def _all_sent_text(group: str, count: int) -> str:
-    return (
-        "nothing is left to send: earlier replays have sent"
-        f" {counted(count, 'selected dead letter')} of {group};"
-        " to send them again, give --from-start"
-    )
+add_changes(app, [ReplayDeadLetters], replay=_replaying)
 
 
 async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
@@ -369,33 +291,9 @@ def _note_if_none(group: str, choice: Choice, count: int) -> None:
     """
     if count:
         return
-    where = " on the brokers that answer" if MISSING else ""
     if choice.ids:
-        ids = " or ".join(sorted(choice.ids))
-        raise ClientError(
-            f"no dead letter of {group} has the id {ids}{where}, or it is not among"
-            " those that the other options select"
-        )
-    print_notes([f"nothing matched: no dead letter of {group} is selected{where}"])
-
-
-@contextmanager
-def _rest_on_failure(
-    run: Replay, plan: Replay, command_of: Callable[[Collection[str]], str]
-) -> Iterator[None]:
-    """On any error or signal, print how many messages were sent, how many are left, and the command
-    that sends these.
-    """
-    try:
-        yield
-    except BaseException as error:
-        done = {*run.sent, *run.broken}
-        left = [it for it in plan.sent if it not in done]
-        why = "interrupted: " if isinstance(error, asyncio.CancelledError) else ""
-        text = f"{why}sent {len(run.sent):,} of {counted(len(plan.sent), 'message')}"
-        how = f"to go on: {found}" if (found := command_of(left)) else AGAIN
-        print_notes([f"{text}, {len(left):,} left; {how}" if left else text])
-        raise
+        raise no_such_id(group, choice)
+    print_notes([nothing_matched(group)])
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json
 from cometmq.cli.say import say
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -32,7 +33,7 @@ PART_CHARS_MIN: Final = 4
 _ANSWERS: Final = frozenset(map(int, ResponseCode))
 _REQUESTS: Final = frozenset(map(int, RequestCode))
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 Facts = dict[str, Cell]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import wrong_usage
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, print_facts, print_rows
 from cometmq.cli.say import say
 from cometmq.client.message import check_group, check_topic
@@ -25,12 +26,7 @@ _WORD: Final = re.compile(r"[\w./@-]+")
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _URL: Final = re.compile(r"https?://[\w.\[\]:/@%~-]+")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Print files for Grafana, Prometheus, KEDA and systemd, and a program.",
-)
+app = App("Print files for Grafana, Prometheus, KEDA and systemd, and a program.")
 
 
 @app.command()

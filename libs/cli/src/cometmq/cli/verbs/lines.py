@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cometmq.cli.connecting import wrong_usage
-from cometmq.cli.verbs.templates import expanded_message
 from cometmq.client import InvalidArgument, Message
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_message, wire_properties
@@ -74,11 +73,10 @@ class LineForm(NamedTuple):
     defaults: Message
     is_json: bool
     key_delimiter: bytes
-    has_templates: bool
 
 
-def message_of_line(line: Line, number: int, *, form: LineForm) -> Message:
-    """Return the message of a line, which becomes the message `number`, from 1."""
+def message_of_line(line: Line, *, form: LineForm) -> Message:
+    """Return the message of a line."""
     try:
         if form.is_json:
             message = message_json.parse(line.text, defaults=form.defaults)
@@ -86,12 +84,12 @@ def message_of_line(line: Line, number: int, *, form: LineForm) -> Message:
             message = msgspec.structs.replace(form.defaults, body=line.text)
         if form.key_delimiter:
             message = _with_key(message, form.key_delimiter)
-        return expanded_message(message, number) if form.has_templates else message
+        return message
     except InvalidArgument as error:
         raise line.named_in(error) from error
 
 
-def line_form(defaults: Message, delimiter: str, *, is_json: bool, has_templates: bool) -> LineForm:
+def line_form(defaults: Message, delimiter: str = "", *, is_json: bool = False) -> LineForm:
     """Return the form; raise InvalidArgument, before anything is sent, for messages that no broker
     accepts.
     """
@@ -99,9 +97,7 @@ def line_form(defaults: Message, delimiter: str, *, is_json: bool, has_templates
     wire_properties(defaults)
     if delimiter and (defaults.keys or is_json):
         raise InvalidArgument("--key-delimiter cannot be combined with --key or --json-lines")
-    if has_templates:
-        expanded_message(defaults, 1)
-    return LineForm(defaults, is_json, delimiter.encode(), has_templates)
+    return LineForm(defaults, is_json, delimiter.encode())
 
 
 def _with_key(message: Message, delimiter: bytes) -> Message:

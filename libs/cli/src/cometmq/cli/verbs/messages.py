@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq message`: show a stored message and its way, find messages by key, or recall one."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.connecting import DEFAULT_NAMESRV, DryRunOption, Namesrv, Yes, ask, confirm
+from cometmq.cli.changes import add_changes
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.lazy import App
 from cometmq.cli.messaging.delayed import delayed
 from cometmq.cli.messaging.message_trace import trace
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_notes
@@ -18,12 +18,11 @@ from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient, MessageTrack
 from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
-from cometmq.client.admin.recalls import find_waiting
-from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json, times
+from cometmq.insight.changes.messages import RecallMessage
 from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
@@ -32,14 +31,8 @@ from cometmq.remoting.visible import command, visible
 
 COLUMNS: Final = ("Message id", "Broker", "Queue", "Offset", "Tag", "Keys", "Stored", "Bytes")
 GROUP_COLUMNS: Final = ("Group", "State")
-RECALL_COLUMNS: Final = ("Message id", "Topic", "Broker", "Delay level", "Due", "Stored")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show a stored message and its way, find messages by key, or recall a delayed one.",
-)
+app = App("Show a stored message and its way, find messages by key, or recall a delayed one.")
 app.command()(trace)
 app.command()(delayed)
 
@@ -145,48 +138,7 @@ def find(
         )
 
 
-@app.command()
-def recall(
-    message_id: Annotated[str, typer.Argument(help="Message id, as produce prints it.")],
-    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic of the message.")],
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    yes: Yes = False,
-    dry_run: DryRunOption = False,
-    as_json: AsJson = False,
-) -> None:
-    """Recall a delayed message that still waits; it is not delivered.
-
-    Brokers of RocketMQ 4.x cannot recall messages.
-
-    \b
-    EXAMPLE
-      cometmq message recall 0A000001...A5A10001 -t orders
-    """
-
-    async def question(admin: CommandAdmin) -> list[dict[str, Any]]:
-        masters = await admin.masters_to_change_of(topic)
-        found = await find_waiting(admin, masters, topic, message_id)
-        waiting = [it for it in found if not it.is_recalled]
-        if not waiting:
-            raise ClientError(f"the message {message_id} is recalled already: nobody gets it")
-        facts = [it.facts() for it in waiting]
-        if not yes and sys.stdin.isatty():
-            print_facts(facts[0], as_json=False)
-        await confirm("Recall this message? It cannot be undone.", is_confirmed=yes)
-        holders = {it.master.name: it.master for it in waiting}
-        await admin.change_each(
-            holders.values(),
-            lambda master: recall_at(master, topic, message_id),
-            f"recall the message {message_id}",
-        )
-        return facts
-
-    rows: list[list[Cell]] = [
-        [*list(it.values())[:-2], times.shown(it["due_ms"] or 0), times.shown(it["stored_ms"])]
-        for it in ask(namesrv, question)
-    ]
-    print_table(RECALL_COLUMNS, rows, as_json=as_json)
+add_changes(app, [RecallMessage])
 
 
 async def find_by_id(admin: AdminClient, message_id: str, topic: str | None) -> list[MessageExt]:

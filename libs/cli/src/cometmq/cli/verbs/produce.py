@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -13,11 +14,10 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.cli.access import JOINED
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
+from cometmq.cli.lazy import App
 from cometmq.cli.limits import BriefEnd, with_limit
-from cometmq.cli.messaging.delivery_times import deliver_at, shown_time
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, print_notes
@@ -38,9 +38,34 @@ from cometmq.client import (
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
+from cometmq.insight import times
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
+
+
+def deliver_at(at: str | None, in_: str | None, *, now_ms: int) -> datetime | timedelta | None:
+    """Return when to deliver; raise InvalidArgument for a time in the past."""
+    if at is not None and in_ is not None:
+        raise InvalidArgument("--at cannot be combined with --in")
+    if in_ is not None:
+        return timedelta(seconds=times.seconds(in_))
+    if at is None:
+        return None
+    due_ms = times.parsed(at, now_ms=now_ms)
+    if due_ms <= now_ms:
+        raise InvalidArgument(
+            f"--at {at} is in the past: {times.shown(due_ms)}; to deliver so much later, give --in"
+        )
+    return datetime.fromtimestamp(due_ms // 1_000, UTC) + timedelta(milliseconds=due_ms % 1_000)
+
+
+def shown_time(at: datetime | timedelta | None) -> str:
+    """Return the text for the results; empty for messages without a time."""
+    if isinstance(at, datetime):
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "" if at is None else f"in {at}"
+
 
 GROUP: Final = "CLI_PRODUCER"
 STDIN: Final = "-"
@@ -49,7 +74,7 @@ LOOKUP_S: Final = 2.0
 END_S: Final = 1.0
 """Time limit for closing the client; by then all sends have ended."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = App()
 
 
 Bodies = Annotated[
@@ -71,12 +96,7 @@ File = Annotated[
 Tag = Annotated[str | None, typer.Option("--tag", help="Tag.")]
 Keys = Annotated[
     list[str] | None,
-    typer.Option(
-        "-k",
-        "--key",
-        help="A key; may be repeated; 'a b' is two.",
-        rich_help_panel=JOINED,
-    ),
+    typer.Option("-k", "--key", help="A key; may be repeated; 'a b' is two."),
 ]
 Properties = Annotated[
     list[str] | None, typer.Option("-p", "--property", help="Property NAME=VALUE; may be repeated.")
@@ -91,14 +111,14 @@ DelayLevel = Annotated[
     ),
 ]
 At = Annotated[str | None, typer.Option("--at", help="Deliver at 2026-11-20T10:00Z.")]
-In = Annotated[str | None, typer.Option("--in", help="Or in 90m, 3d.", rich_help_panel=JOINED)]
+In = Annotated[str | None, typer.Option("--in", help="Or in 90m, 3d.")]
 Count = Annotated[
     int | None,
     typer.Option("--count", min=1, help="Send N messages or lines."),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Send N a second.", rich_help_panel=JOINED),
+    typer.Option(min=0.001, help="Send N a second."),
 ]
 InFlight = Annotated[
     int,
@@ -111,10 +131,6 @@ Timeout = Annotated[
 KeyDelimiter = Annotated[
     str | None,
     typer.Option("-K", "--key-delimiter", help="Text between the key and the body of each line."),
-]
-Template = Annotated[
-    bool,
-    typer.Option("--template", help="Replace {{Count}}, {{ID}}, {{Random 5 20}} ..."),
 ]
 JsonLines = Annotated[
     bool, typer.Option("--json-lines", help="Read lines and bodies as `consume --json` prints.")
@@ -139,7 +155,6 @@ def produce(  # noqa: PLR0913  # one parameter per option
     timeout: Timeout = 30,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     key_delimiter: KeyDelimiter = None,
-    template: Template = False,
     json_lines: JsonLines = False,
     as_json: AsJson = False,
 ) -> None:
@@ -148,7 +163,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
     \b
     EXAMPLES
       cometmq produce orders 'order 17' --tag paid --key order-17
-      cometmq produce orders '{"n": {{Count}}}' --template --count 1000 --rate 50
+      cometmq produce orders 'again' --count 1000 --rate 50
     """
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
@@ -159,7 +174,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
         topic, b"-", tag, keys, pairs(properties or ()), 0, delay_level,
         deliver_at=deliver_at(at, in_, now_ms=wall_ms()),
     )  # fmt: skip
-    form = line_form(defaults, key_delimiter or "", is_json=json_lines, has_templates=template)
+    form = line_form(defaults, key_delimiter or "", is_json=json_lines)
     message_of = partial(message_of_line, form=form)
 
     is_keyboard = not body and file is None and is_terminal(sys.stdin)
@@ -264,7 +279,7 @@ def _without_cr(line: bytes, stripped: Sent | None) -> bytes:
 
 async def _messages(
     lines: AsyncIterator[Line],
-    message_of: Callable[[Line, int], Message],
+    message_of: Callable[[Line], Message],
     sent: Sent,
     count: int | None,
 ) -> AsyncIterator[tuple[Line, Message]]:
@@ -274,7 +289,7 @@ async def _messages(
             sent.skipped_count += 1
             continue
         made += 1
-        yield line, message_of(line, made)
+        yield line, message_of(line)
         if made == count:
             return
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from cometmq.cli.lazy import App
 from cometmq.cli.meter import Meter
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.cli.say import say
@@ -48,12 +49,7 @@ EXIT_USAGE: Final = 2
 METER_STEP: Final = 1_000
 PREVIEW_CHARS: Final = 60
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Inspect a store folder without a broker; RocketMQ stores are also supported.",
-)
+app = App("Inspect a store folder without a broker; RocketMQ stores are also supported.")
 
 Folder = Annotated[Path, typer.Argument(help="Folder that contains commitlog (storePathRootDir).")]
 Config = Annotated[

@@ -5,43 +5,27 @@ Everything is read from the brokers' half and op queues, so it works without a t
 RocketMQ's brokers. `verify` compares a txn-checker's folder with these queues.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from cometmq.cli.access import check_namespace
-from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DryRunOption,
-    Namesrv,
-    Yes,
-    ask,
-    confirm,
-    wrong_usage,
-)
+from cometmq.cli.changes import add_changes
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
+from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
+from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
 from cometmq.insight import times
-from cometmq.insight.transactions import check_now, facts_of, find_transaction, masters_of, open_at
-from cometmq.remoting.integers import whole
+from cometmq.insight.changes.messages import CheckTransaction, ResolveTransaction
+from cometmq.insight.transactions import facts_of, find_transaction, masters_of, open_at
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List open transactions, check them with their producers, or end them by hand.",
-)
+app = App("List open transactions, check them with their producers, or end them by hand.")
 
 COLUMNS: Final = ("Transaction", "Half", "Stored", "Group", "Topic", "Tag", "Keys")
 EXIT_DIFFERENT: Final = 1
@@ -124,79 +108,13 @@ def show(
     """
 
     async def question(admin: AdminClient) -> dict[str, Any]:
-        master, half = await _found(admin, transaction)
+        master, half = await find_transaction(admin, transaction)
         return facts_of(half, await master.state(half))
 
     _print_facts(ask(namesrv, question), as_json=as_json)
 
 
-@app.command()
-def check(
-    transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
-) -> None:
-    """Check a transaction now, with a connected producer of its group.
-
-    The exit status is 1 if no producer of the group is connected.
-
-    \b
-    EXAMPLE
-      cometmq txn check broker-a:1234
-    """
-
-    async def question(admin: AdminClient) -> dict[str, Cell]:
-        _check_form(transaction)
-        found = await check_now(admin, transaction)
-        return {**found, "asked": found["asked"] or None}
-
-    facts = ask(namesrv, question)
-    print_facts(facts, as_json=as_json)
-    if not (facts["ended"] or facts["asked"]):
-        say(f"cometmq: no producer of the group {facts['group']} is connected", err=True)
-        raise typer.Exit(EXIT_DIFFERENT)
-
-
-@app.command()
-def resolve(
-    transaction: Transaction,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    commit: Annotated[bool, typer.Option("--commit", help="Deliver the message.")] = False,
-    rollback: Annotated[bool, typer.Option("--rollback", help="Drop the message.")] = False,
-    yes: Yes = False,
-    dry_run: DryRunOption = False,
-    as_json: AsJson = False,
-) -> None:
-    """End a transaction in place of its producer; shows the message and asks for confirmation.
-
-    Only the application knows the outcome, so check there first.
-
-    \b
-    EXAMPLE
-      cometmq txn resolve broker-a:1234 --rollback
-    """
-    if commit == rollback:
-        raise wrong_usage("give either --commit or --rollback")
-    verb = "Commit" if commit else "Roll back"
-
-    async def question(admin: CommandAdmin) -> dict[str, Any]:
-        master, half = await _found(admin, transaction)
-        check_namespace(half.topic, transaction)
-        state = await master.state(half)
-        if state is HalfState.ENDED:
-            raise ClientError(f"the transaction {transaction} has already ended")
-        facts = facts_of(half, state)
-        if not yes and sys.stdin.isatty():
-            _print_facts(facts, as_json=False)
-        await confirm(f"{verb} this transaction?", is_confirmed=yes)
-        admin.check_dry_run(f"{verb.lower()} the transaction {transaction}", [master])
-        await master.end_transaction(half, commit=commit)
-        return facts | {
-            "open": False,
-            "state": HalfState.ENDED.value,
-            "ended_by": "commit" if commit else "rollback",
-        }
-
-    _print_facts(ask(namesrv, question), as_json=as_json)
+add_changes(app, [CheckTransaction, ResolveTransaction])
 
 
 @app.command()
@@ -256,17 +174,6 @@ def _checker_folder(folder: Path) -> Path:
             f"{folder} is not the folder of a txn-checker: it has no state tables of brokers"
         )
     return root
-
-
-def _check_form(transaction: str) -> None:
-    name, colon, offset = transaction.rpartition(":")
-    if colon and (not name or whole(offset) is None):
-        raise wrong_usage(f"{transaction} is neither a message id nor BROKER:OFFSET")
-
-
-async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
-    _check_form(transaction)
-    return await find_transaction(admin, transaction)
 
 
 def _row(half: HalfMessage) -> list[Cell]:

@@ -11,6 +11,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing
+from cometmq.insight.changes.topics import is_servers_topic
 from cometmq.insight.definitions.form import (
     FORMAT,
     VERSION,
@@ -30,13 +31,8 @@ from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.names import (
     BOOT_GROUPS,
     CLIENT_GROUPS,
-    DLQ_PREFIX,
     ORDER_NAMESPACE,
-    REPLY_SUFFIX,
-    RESERVED_TOPIC_PREFIX,
-    RETRY_PREFIX,
     is_system_group,
-    is_system_topic,
 )
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -94,12 +90,6 @@ class State(msgspec.Struct, frozen=True):
             for entry, its in homes.items()
         ]
         return tuple(sorted(found, key=lambda it: (name_of(it), it.brokers or ())))
-
-
-def is_servers_topic(name: str) -> bool:
-    """Return whether servers of any cluster create a topic of this name."""
-    is_special = name.startswith((RETRY_PREFIX, DLQ_PREFIX, RESERVED_TOPIC_PREFIX))
-    return is_system_topic(name) or is_special or name.endswith(REPLY_SUFFIX)
 
 
 def is_reserved_group(name: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from cometmq.client.admin import AdminClient
 from cometmq.console.login.roles import Role
 from cometmq.console.rights import AccountRow, told_rights
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
@@ -110,12 +110,12 @@ async def prepare_alter(view: View) -> Form:
     _check_rights(wanted)
     homes, account = sorted(found.configs), _account(wanted, view.raw("secret"))
 
-    async def perform(admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> Done:
         masters = await admin.masters_to_change(None, homes)
         await admin.change_each(
             masters.values(), lambda it: it.put_account(account), f"change the account {name}"
         )
-        return f"The account {name} is changed at {listed(homes)}."
+        return Done(f"The account {name} is changed at {listed(homes)}.")
 
     hint = "Brokers do not show it: give the same one again, or a new one; more than 6 characters."
     consequences = [Consequence("Requests of its clients are checked with the new rights at once.")]
@@ -180,12 +180,12 @@ async def prepare_delete(view: View) -> Form:
     if row is None:
         raise missing(f"no broker that answers knows the account {name}")
 
-    async def perform(admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> Done:
         masters = await admin.masters_to_change(None, row.brokers)
         await admin.change_each(
             masters.values(), lambda it: it.delete_account(name), f"delete the account {name}"
         )
-        return f"The account {name} is deleted."
+        return Done(f"The account {name} is deleted.")
 
     return Form(
         [Field("name", "Account", "hidden", name)],

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The analysis of a topic from a sample of its messages, and the cloning of a topic."""
+"""The analysis of a topic from a sample of its messages."""
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
-from cometmq.console.login.roles import Role
-from cometmq.console.pages.topics import PATH, permission
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.pages.topics import PATH
 from cometmq.console.web.page import Page, Shown, View
-from cometmq.console.web.problems import Problem, bad
+from cometmq.console.web.problems import Problem
 from cometmq.console.web.tables import Column
-from cometmq.insight.words import command, listed
+from cometmq.insight.words import command
 
 if TYPE_CHECKING:
     from cometmq.insight.sampling.figures import Figures, Names
@@ -91,48 +87,4 @@ def _kinds(found: "Analysis") -> "list[tuple[str, Names]]":
     ]  # fmt: skip
 
 
-async def prepare(view: View) -> Form:
-    """Plan the clone: a topic with the settings of another one."""
-    name, new = view.needed("name"), view.text("to")
-    fields = [
-        Field("name", "Topic", "hidden", name),
-        Field("to", "Name of the new topic", value=new, is_needed=True),
-    ]
-    if not new:
-        return Form(fields, intro=f"Messages and groups of {name} are not copied.")
-    from cometmq.insight.definitions.cloning import clone, prepare_clone  # noqa: PLC0415  # as above
-
-    try:
-        found = await prepare_clone(view.admin(), name, new)
-    except ClientError as error:
-        raise bad(str(error)) from error
-
-    async def perform(admin: AdminClient) -> str:
-        await clone(admin, found)
-        return f"The topic {new} exists now, with the settings of {name}."
-
-    settings = {
-        broker: f"{it.read_queue_nums} read, {it.write_queue_nums} written, {permission(it.perm)}"
-        for broker, it in sorted(found.configs.items())
-    }
-    return Form(
-        fields,
-        Plan(
-            what=f"Create the topic {new} like {name}",
-            subject=new,
-            before={},
-            after=settings,
-            compared=settings,
-            consequences=[Consequence(f"It is created on {listed(sorted(settings))}.")],
-            command=command("topic clone", name, new),
-            perform=perform,
-            leads_to=view.href("/topic", name=new),
-        ),
-    )
-
-
 PAGES: Final = (Page("/topic/analysis", "Messages", "analysis.html", analysis, section=PATH),)
-ACTIONS: Final = (
-    Action("topic.clone", "/topic/clone", "Clone the topic", Role.ADMIN, Risk.LOW, prepare,
-           section=PATH),
-)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column, R
@@ -208,14 +208,14 @@ async def prepare_setting(view: View) -> Form:
     address = found.address
     config = await view.admin().broker(address, name=name).config()
 
-    async def perform(admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> Done:
         try:
             await admin.broker(address, name=name).update_config({key: value})
         except AccessDenied:
             raise
         except ServerError as error:  # only the broker knows which values a setting accepts
             raise InvalidArgument(str(error)) from error
-        return f"{key} of {name} is {value} now."
+        return Done(f"{key} of {name} is {value} now.")
 
     return Form(
         fields,

@@ -4,16 +4,12 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from cometmq.client.admin import AdminClient
 from cometmq.console.login.gate import may
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Snapshot, Unknown, known
 from cometmq.insight.rules.clients import unexpected_refusals
-from cometmq.insight.words import command, counted, listed
-from cometmq.remoting.errors import RequestCodeNotSupported
 from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.versions import version_name
 
@@ -88,7 +84,7 @@ def _columns(view: View, refusals: Mapping[str, str]) -> list[Column[Client]]:
         return view.href("/group/member", name=it.group, client=it.client_id) if is_shown else ""
 
     def disconnect(it: Client) -> str:
-        return view.href("/connections/disconnect", client=it.client_id)
+        return view.href("/client/disconnect", client=it.client_id)
 
     def refusal(it: Client) -> str:
         return refusals.get(it.address.lstrip("/"), "")
@@ -113,54 +109,4 @@ def _columns(view: View, refusals: Mapping[str, str]) -> list[Column[Client]]:
     ]  # fmt: skip
 
 
-async def disconnect(view: View) -> Form:
-    client_id = view.needed("client")
-    clients = [it for it in clients_of(await view.snapshot()) if it.client_id == client_id]
-    groups = sorted({f"{it.role} {it.group}" for it in clients})
-
-    async def perform(client: AdminClient) -> str:
-        count, unable = 0, []
-        for name, master in (await client.masters()).items():
-            try:
-                count += await master.disconnect(client_id)
-            except RequestCodeNotSupported:
-                unable.append(name)
-        text = f"{counted(count, 'connection')} of {client_id} were closed."
-        if unable:
-            text += f" RocketMQ's brokers cannot do this: {listed(unable)}."
-        return text
-
-    state = {"groups": groups}
-    return Form(
-        [Field("client", "Client", "hidden", client_id)],
-        Plan(
-            what=f"Close the connections of {client_id}",
-            subject=client_id,
-            before=state,
-            after=state,
-            consequences=[
-                Consequence(
-                    "Its library connects again within seconds; to keep it away, stop the program,"
-                    " or take its account's rights."
-                ),
-                Consequence(
-                    "Its queues go to other members meanwhile, and messages that it has not"
-                    " acknowledged are delivered again.",
-                    "warn",
-                ),
-            ],
-            command=command("group disconnect", client_id),
-            perform=perform,
-            leads_to=view.href(_SECTION),
-            refusal="" if clients else f"No client {client_id} is connected.",
-        ),
-    )
-
-
 PAGES: Final = (Page(_SECTION, "Connections", "connections.html", overview, menu="Connections"),)
-ACTIONS: Final = (
-    Action(
-        "client.disconnect", "/connections/disconnect", "Disconnect", Role.OPERATOR, Risk.MEDIUM,
-        disconnect, _SECTION,
-    ),
-)  # fmt: skip

@@ -9,10 +9,10 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.message import MessageExt
 from cometmq.console.login.roles import Role
-from cometmq.console.pages.dead_letters import why_not_sent
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Link, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
+from cometmq.insight.changes.messages import why_not_sent
 from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.properties import PropertyKey
@@ -67,16 +67,16 @@ async def edit(view: View) -> Form:
     has_crs = b"\r" in message.body  # browsers send all line ends alike
     body = (new["body"].replace("\n", "\r\n") if has_crs else new["body"]).encode()
 
-    async def perform(client: AdminClient) -> str:
+    async def perform(client: AdminClient) -> Done:
         properties = {**message.properties}
         for key, value in ((PropertyKey.TAGS, new["tag"]), (PropertyKey.KEYS, new["keys"])):
             properties.pop(key, None)
             properties |= {key.value: value} if value else {}
         changed = msgspec.structs.replace(message, body=body, properties=properties)
         await client.replay(changed, group, topic=topic)
-        return f"A corrected copy of {message.message_id} was sent to {topic or group}."
+        return Done(f"A corrected copy of {message.message_id} was sent to {topic or group}.")
 
-    refusal, remedy = await why_not_sent(view, group, topic)
+    refusal, remedy = await why_not_sent(view.admin(), group, topic)
     before = {"body": text, "tag": message.tag or "", "keys": own}
     is_same = new == before
     return Form(
@@ -94,7 +94,7 @@ async def edit(view: View) -> Form:
             perform=perform,
             leads_to=view.href("/dead-letters/group", group=group),
             refusal=refusal,
-            remedy=remedy,
+            remedy=remedy and Link(remedy.text, view.desk.prefix + remedy.href),
         ),
     )
 

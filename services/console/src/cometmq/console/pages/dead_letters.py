@@ -4,38 +4,35 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic, running_replays
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import NoRetries, NoRoute, NotWritable
 from cometmq.client.message import MessageExt
 from cometmq.console.jobs import Job
-from cometmq.console.login.roles import Role
 from cometmq.console.pages import replaying
-from cometmq.console.web.action import Action, Consequence, Field, Form, Link, Plan, Risk
+from cometmq.console.pages.changes import action_of, prepare
+from cometmq.console.web.action import Form
 from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
+from cometmq.console.web.problems import bad
 from cometmq.console.web.tables import Column
+from cometmq.insight.changes.change import Link, arguments
+from cometmq.insight.changes.messages import ReplayDeadLetters
 from cometmq.insight.decode import decode
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Group, Unknown, known
 from cometmq.insight.replays import (
     Choice,
-    Pace,
-    Replay,
-    Replayed,
     as_object,
-    replay_command,
     replays_text,
 )
-from cometmq.insight.words import command, counted, lasting
+from cometmq.insight.words import command, counted
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import dead_letter_topic, retry_topic
+from cometmq.remoting.names import dead_letter_topic
 
 SHOWN_MAX: Final = 500
 NO_REASON: Final = (
@@ -46,7 +43,6 @@ REPLAYED_MAX: Final = 10_000
 """The most dead letters that one action sends, because it keeps their ids in memory. The command
 line has no such limit.
 """
-TICKED_MAX: Final = SHOWN_MAX
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """The most groups for which the list shows when the newest dead letter was stored."""
@@ -212,62 +208,44 @@ def _attempts(message: MessageExt) -> str:
 # -- sending them again ---------------------------------------------------------------------------
 
 
-class _Asked(NamedTuple):
-    """What the user has chosen in the form for a replay."""
-
-    group: str
-    topic: str | None
-    rate: int
-    from_start: bool
-    is_ticked: bool
-    """Whether the user ticks dead letters, instead of giving conditions for them."""
-    ids: Sequence[str]
-    """The ids of the ticked dead letters."""
-    choice: Choice
-
-    @property
-    def target(self) -> str:
-        return self.topic or f"the group {self.group}"
-
-
 async def replay(view: View) -> Form:
     """Plan to send dead letters again: the ticked ones, or all that meet the conditions in the
     form.
     """
-    asked = await _asked(view)
-    counting = Replay(asked.group, asked.topic, is_dry=True)
-    await _run(counting, view.admin(), asked)
-    count = len(counting.sent)
-    refusal, remedy = await _refusal(view, asked, count)
-    others = "" if refusal else await _others(view, asked.group)
-    run = Replay(asked.group, asked.topic, pace=Pace(asked.rate))
+    group = view.needed("group")
+    if any(view.text(it.name) for it in arguments(ReplayDeadLetters) if it.name in _SELECTING):
+        # without the right to read them, a user must not move them, nor learn their keys by counts
+        await view.check_readable(dead_letter_topic(group))
+    if view.is_set("ticked") and not any(view.many("ids", count_max=SHOWN_MAX)):
+        raise bad("No dead letter is ticked: tick those to send, or send all that match.")
+    form = await prepare(ReplayDeadLetters, view)
+    plan = form.plan
+    assert plan is not None, "only the group is needed"
+    run, page = plan.job, view.href(replaying.PATH, group=group)
+    refusal, remedy = plan.refusal, plan.remedy
+    if view.desk.jobs.running(replaying.name_of(group)) is not None:
+        refusal = f"Dead letters of {group} are being sent again."
+        remedy = Link("See how far it is", page)
+    elif len(run.wanted) > REPLAYED_MAX:
+        refusal = (
+            f"{counted(len(run.wanted), 'message')} are too many for the console (at most"
+            f" {REPLAYED_MAX:,}): use the command below, or narrow the selection."
+        )
 
-    async def perform(client: AdminClient) -> str:
-        await _run(run, client, asked)
-        return _outcome(run, asked)
+    def stop() -> None:
+        run.is_stopping = True
 
-    facts = {"messages": count, "broken": len(counting.broken),
-             "replayed before": counting.skipped_count}  # fmt: skip
-    return Form(
-        _fields(view, asked),
-        Plan(
-            what=f"Send {counted(count, 'dead letter')} of {asked.group} to {asked.target}",
-            subject=asked.group,
-            before=facts,
-            after=facts,
-            consequences=[
-                *([Consequence(f"{others[:1].upper()}{others[1:]}.", "warn")] if others else []),
-                *_consequences(counting, asked),
-            ],
-            command=_command(asked),
-            perform=perform,
-            leads_to=view.href("/dead-letters/group", group=asked.group),
-            refusal=refusal,
-            remedy=remedy,
-            job=_job(view, asked, run, count),
+    job = Job(
+        replaying.name_of(group), total=len(run.wanted), count=lambda: len(run.sent), stop=stop,
+        page=page, command=plan.command,
+    )  # fmt: skip
+    return form._replace(
+        plan=plan._replace(
+            refusal=refusal, remedy=remedy, job=job,
+            leads_to=view.href("/dead-letters/group", group=group),
         ),
         intro="This is a dry run: nothing is sent before you confirm.",
-    )
+    )  # fmt: skip
 
 
 async def _others(view: View, group: str) -> str:
@@ -277,163 +255,10 @@ async def _others(view: View, group: str) -> str:
     return replays_text(group, await running_replays(view.admin(), group))
 
 
-async def _asked(view: View) -> _Asked:
-    group = view.needed("group")
-    ids = view.many("ids", count_max=TICKED_MAX)
-    is_ticked = view.is_set("ticked") or bool(ids)
-    topic = view.text("topic") or None
-    if topic is not None or any(view.text(name) for name, _ in _SELECTION):
-        # without the right to read them, a user must not move them, nor learn their keys by counts
-        await view.check_readable(dead_letter_topic(group))
-    rate = view.number("rate", 50, low=1, high=10_000)
-    choice = _choice(view)
-    if is_ticked:
-        choice = msgspec.structs.replace(choice, ids=frozenset(ids))
-    return _Asked(
-        group, topic, rate, view.is_set("from_start") or is_ticked, is_ticked, ids, choice
-    )
-
-
-def _fields(view: View, asked: _Asked) -> list[Field]:
-    return [
-        Field("group", "Group", "hidden", asked.group),
-        Field("topic", "Send to this topic instead", value=asked.topic or "",
-              help="All groups that read the topic get the messages; empty: only this group."),
-        Field("rate", "Messages per second, at most", "number", str(asked.rate)),
-        *(Field(name, label, "hidden" if asked.is_ticked else "text", view.text(name))
-          for name, label in _SELECTION),
-        Field("from_start", "Include messages that were replayed before",
-              "hidden" if asked.is_ticked else "check",
-              "1" if asked.from_start else ""),
-        *(Field("ids", "", "hidden", it) for it in asked.ids),
-        *([Field("ticked", "", "hidden", "1")] if asked.is_ticked else []),
-    ]  # fmt: skip
-
-
-async def _run(run: Replay, admin: AdminClient, asked: _Asked) -> None:
-    replayed = Replayed(admin, asked.group, is_ignored=asked.from_start)
-    await run.run(admin, asked.choice, replayed)
-
-
-def _outcome(run: Replay, asked: _Asked) -> str:
-    left = f"; {counted(len(run.broken), 'message')} cannot be sent" if run.broken else ""
-    was_stopped = "Stopped: sent" if run.is_stopping else "Sent"
-    count = counted(len(run.sent), "message")
-    return f"{was_stopped} {count} of {asked.group} to {asked.target}{left}."
-
-
-def _job(view: View, asked: _Asked, run: Replay, total: int) -> Job:
-    def stop() -> None:
-        run.is_stopping = True
-
-    return Job(
-        replaying.name_of(asked.group),
-        total=total,
-        count=lambda: len(run.sent),
-        stop=stop,
-        page=view.href(replaying.PATH, group=asked.group),
-        command=_command(asked),
-    )
-
-
-_SELECTION: Final = (
-    ("tag", "Only with this tag"),
-    ("key", "Only with this key"),
-    ("origin", "Only of this topic"),
-    ("id", "Only with this message id"),
-    ("since", "Only dead since"),
-    ("until", "Only dead before"),
-)
-
-
-async def _refusal(view: View, asked: _Asked, count: int) -> tuple[str, Link | None]:
-    """Return why `count` messages cannot be sent now, and a link to the page with the remedy; ""
-    and None if they can.
-    """
-    group = asked.group
-    if asked.is_ticked and not asked.ids:
-        return "No dead letter is ticked: tick those to send, or send all that match.", None
-    if view.desk.jobs.running(replaying.name_of(group)) is not None:
-        remedy = Link("See how far it is", view.href(replaying.PATH, group=group))
-        return f"Dead letters of {group} are being sent again.", remedy
-    if not count:
-        return "No dead letter is selected that could be sent.", None
-    if count > REPLAYED_MAX:
-        text = (
-            f"{counted(count, 'message')} are too many for the console (at most"
-            f" {REPLAYED_MAX:,}): use the command below, or narrow the selection."
-        )
-        return text, None
-    return await why_not_sent(view, group, asked.topic)
-
-
-async def why_not_sent(view: View, group: str, topic: str | None) -> tuple[str, Link | None]:
-    """Return why brokers would refuse the dead letters of a group, and a link to the page with the
-    remedy; "" and None if they would not.
-    """
-    try:
-        await view.admin().check_replay(group, topic=topic)
-    except NoRetries as error:
-        alter = Link("Give the group retries", view.href("/group/alter", name=group, retries=1))
-        return f"{error.cause}; allow the group retries first, or send to another topic.", alter
-    except NotWritable:
-        name = topic or retry_topic(group)
-        alter = Link("Change the topic", view.href("/topic/alter", name=name))
-        return f"The topic {name} accepts no messages: it may not be written to.", alter
-    except NoRoute as error:
-        if topic is None:
-            return str(error), None
-        create = Link("Create the topic", view.href("/topic/create", name=topic))
-        return f"No broker has the topic {topic}: check the name, or create it.", create
-    except CometError as error:
-        return str(error), None
-    return "", None
-
-
-def _consequences(counting: Replay, asked: _Asked) -> list[Consequence]:
-    count, topic, rate = len(counting.sent), asked.topic, asked.rate
-    found = [
-        Consequence(
-            f"All groups that read {topic} get the messages, not only {asked.group}."
-            if topic
-            else f"Only {asked.group} gets the messages, with the full number of attempts.",
-            "warn" if topic else "",
-        ),
-        Consequence("The messages stay dead letters; a message that fails again becomes another."),
-        Consequence(
-            f"It takes about {lasting(max(1, count / rate))} at {rate:,} messages per second."
-        ),
-    ]
-    if counting.broken:
-        text = (
-            f"{counted(len(counting.broken), 'message')} cannot be sent: their bodies are broken."
-        )
-        found.append(Consequence(text, "bad"))
-    if counting.skipped_count:
-        text = (
-            f"{counted(counting.skipped_count, 'message')} were replayed before and are left out."
-        )
-        found.append(Consequence(text, "warn"))
-    return found
-
-
-def _command(asked: _Asked) -> str:
-    return replay_command(
-        asked.group,
-        asked.choice,
-        topic=asked.topic,
-        rate=asked.rate,
-        is_ignored=asked.from_start,
-    )
-
+_SELECTING: Final = frozenset({"topic", "tag", "key", "origin", "ids", "since", "until"})
 
 PAGES: Final = (
     Page(_SECTION, "Dead letters", "dead_letters.html", overview, menu="Dead letters"),
     Page("/dead-letters/group", "Dead letters", "dead_group.html", of_group, section=_SECTION),
 )
-ACTIONS: Final = (
-    Action(
-        "dead-letters.replay", "/dead-letters/replay", "Send again", Role.OPERATOR, Risk.MEDIUM,
-        replay, _SECTION, by_post=True,
-    ),
-)  # fmt: skip
+ACTIONS: Final = (action_of(ReplayDeadLetters)._replace(prepare=replay),)

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import Download, Page, Shown, View
 from cometmq.console.web.problems import bad
 from cometmq.console.web.tables import Column
@@ -136,15 +136,15 @@ async def prepare_import(view: View) -> Form:
 
 def _importing(
     view: View, state: State, found: ImportPlan
-) -> Callable[[AdminClient], Awaitable[str]]:
+) -> Callable[[AdminClient], Awaitable[Done]]:
     lines = view.raw("secret").splitlines()
 
-    async def perform(admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> Done:
         secrets = read_secrets(lines, "the secret keys")
         imported = await carry_out(admin, state, found, secrets)
         if not is_whole(imported):
             raise Incomplete(f"{summary(imported)}. Import the file again for the rest.")
-        return f"{summary(imported)}."
+        return Done(f"{summary(imported)}.")
 
     return perform
 

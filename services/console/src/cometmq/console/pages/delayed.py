@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: the number in each level, those that are due next, and recalling one."""
+"""Delayed messages: the number in each level, and those that are due next."""
 
 from typing import Any, Final
 
-from cometmq.client.admin import AdminClient
-from cometmq.client.admin.recalls import NotWaiting, find_waiting
-from cometmq.client.admin.recalls import recall as recall_at
 from cometmq.client.clock import wall_ms
 from cometmq.console.login.gate import may
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
@@ -97,53 +93,8 @@ def _row(view: View, it: Delayed, *, has_tag: bool) -> dict[str, Any]:
         "link": view.href("/message", topic=topic, id=message.offset_message_id),
         "recall": ""
         if topic.startswith(RETRY_PREFIX)
-        else view.href(
-            "/delayed/recall",
-            broker=message.queue.broker_name,
-            topic=topic,
-            id=message.message_id,
-        ),
+        else view.href("/delayed/recall", message_id=message.message_id, topic=topic),
     }
-
-
-async def recall(view: View) -> Form:
-    name, topic, message_id = view.needed("broker"), view.needed("topic"), view.needed("id")
-    masters = await view.admin().masters()
-    if name not in masters:
-        raise missing(f"there is no broker {name} with a master")
-    try:
-        waiting = await find_waiting(view.admin(), [masters[name]], topic, message_id)
-    except NotWaiting as error:
-        raise missing(str(error)) from error
-    is_recalled = all(it.is_recalled for it in waiting)
-    facts = [it.facts() for it in waiting if is_recalled or not it.is_recalled]
-
-    async def perform(client: AdminClient) -> str:
-        await recall_at((await client.masters())[name], topic, message_id)
-        return f"The message {message_id} is recalled: nobody gets it."
-
-    return Form(
-        [Field(key, key, "hidden", view.needed(key)) for key in ("broker", "topic", "id")],
-        Plan(
-            what=f"Recall this message for {topic}",
-            subject=message_id,
-            before=facts,
-            after="recalled",
-            consequences=[]
-            if is_recalled
-            else [
-                Consequence("Nobody gets the message.", "bad"),
-                Consequence("It cannot be undone.", "bad"),
-                Consequence("Brokers of RocketMQ 4.x refuse: they cannot recall messages."),
-            ],
-            command=command("message recall", message_id, options=("-t", topic)),
-            perform=perform,
-            leads_to=view.href("/delayed/level", broker=name, level=waiting[0].level),
-            refusal=f"The message {message_id} is recalled already: nobody gets it."
-            if is_recalled
-            else "",
-        ),
-    )
 
 
 _COLUMNS: Final[list[Column[dict[str, Any]]]] = [
@@ -165,8 +116,3 @@ PAGES: Final = (
     Page(_SECTION, "Delayed messages", "delayed.html", overview, menu="Delayed"),
     Page("/delayed/level", "Delay level", "delay_level.html", of_level, section=_SECTION),
 )
-ACTIONS: Final = (
-    Action(
-        "delayed.recall", "/delayed/recall", "Recall", Role.OPERATOR, Risk.HIGH, recall, _SECTION,
-    ),
-)  # fmt: skip

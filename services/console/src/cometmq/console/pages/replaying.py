@@ -7,7 +7,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.jobs import Job
 from cometmq.console.login.gate import may
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import missing
 from cometmq.insight.words import counted
@@ -73,9 +73,9 @@ def _form(view: View, group: str, job: Job) -> Form:
 
 
 def _plan(view: View, group: str, job: Job) -> Plan:
-    async def perform(_client: AdminClient) -> str:
+    async def perform(_client: AdminClient) -> Done:
         job.stop()
-        return f"The replay of {group} was told to stop."
+        return Done(f"The replay of {group} was told to stop.")
 
     return Plan(
         what=f"Stop the replay of {group}",

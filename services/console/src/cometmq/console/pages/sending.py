@@ -9,7 +9,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.topics import PATH
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.model import TopicKind
@@ -40,7 +40,7 @@ async def prepare(view: View) -> Form:
     except InvalidArgument as error:
         raise bad(str(error)) from error
 
-    async def perform(admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> Done:
         from cometmq.client import Producer  # noqa: PLC0415  # 0.3 MiB
 
         given = admin.options
@@ -49,7 +49,7 @@ async def prepare(view: View) -> Form:
         )
         async with Producer(GROUP, options=options, log=view.desk.log) as producer:
             sent = await producer.send(message)
-        return f"The message {sent.message_id} is stored in {name}."
+        return Done(f"The message {sent.message_id} is stored in {name}.")
 
     options = ["--tag", tag] if tag else []
     options += [word for key in keys for word in ("--key", key)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.client.admin import AdminClient
 from cometmq.console.login.accounts import check_admin
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import missing
 from cometmq.insight.model import Broker, BrokerState, Snapshot
@@ -113,14 +113,14 @@ async def prepare(view: View) -> Form:
         after = {"master": plan.order.successor, "epoch": plan.record.epoch + 1,
                  "in sync": plan.in_sync}  # fmt: skip
 
-    async def perform(admin: AdminClient) -> str:
+    async def perform(admin: AdminClient) -> Done:
         from cometmq.elector.switchover import carry_out  # noqa: PLC0415  # an optional package
 
         if view.session is not None and view.session.credentials is not None:
             await check_admin(admin, name)  # the order itself bears the elector's key
         async with _opened(view, name) as group:
             record, took_ms = await carry_out(group, await _planned(group, number))
-        return (
+        return Done(
             f"Broker {record.holder.ordinal} is the master of {name} now, in epoch {record.epoch};"
             f" it was open after {took_ms:,} ms."
         )

@@ -11,6 +11,7 @@ from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.console.web.tables import Column
+from cometmq.insight.changes.topics import permission_text
 from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.words import command, listed, rate
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -36,11 +37,6 @@ class TopicRow(msgspec.Struct, frozen=True):
 
 def lag_in(group: Group, topic: str) -> int | Unknown:
     return next((it.lag for it in group.topics if it.topic == topic), 0)
-
-
-def permission(perm: int) -> str:
-    """Return a permission in the words of the command line."""
-    return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
 
 
 def closed(name: str, configs: Mapping[str, TopicConfig]) -> list[str]:
@@ -79,7 +75,7 @@ def columns(view: View, rows: Sequence[TopicRow]) -> list[Column[TopicRow]]:
         *([_LAST] if is_dated else ()),
         Column("queues", "Queues", lambda it: it.topic.write_queues, "number",
                help="Queues to which producers send, on all brokers"),
-        Column("perm", "Rights", lambda it: permission(it.topic.perm)),
+        Column("perm", "Rights", lambda it: permission_text(it.topic.perm)),
         Column("brokers", "Brokers", lambda it: len(it.topic.brokers), "number"),
         Column("kind", "Kind", lambda it: it.topic.kind),
     ]  # fmt: skip
@@ -185,7 +181,7 @@ async def topic(view: View) -> Shown:
             "configs": configs,
             "attributed": any(it.attributes for it in configs.values()),
             "closed": closed(name, configs),
-            "permission": permission,
+            "permission": permission_text,
             "queues": view.table(
                 queues, QUEUES, default="broker", search=lambda it: it.broker,
                 keep=("name", "hours"), name="queue_",

@@ -1,39 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: lists open ones, has their producers asked, and ends them in place of the
-producer.
-"""
+"""Transactions: lists open ones, and shows one with its message."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
 from cometmq.client.clock import wall_ms
-from cometmq.console.login.roles import Role
 from cometmq.console.pages.bodies import body_of, format_of, schema_of
-from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_brokers
-from cometmq.console.web.problems import bad
 from cometmq.console.web.tables import Column
 from cometmq.insight.decode import Format
 from cometmq.insight.model import Unknown
-from cometmq.insight.transactions import (
-    asked_by_rocketmq,
-    check_now,
-    end_undecided,
-    facts_of,
-    find_transaction,
-)
+from cometmq.insight.transactions import asked_by_rocketmq, facts_of, find_transaction
 from cometmq.insight.words import command
 from cometmq.remoting.errors import CometError, TopicNotExist
 
 SHOWN_MAX: Final = 200
 """The most open transactions of a broker that a page reads, the oldest first."""
 _CONTENT: Final = ("tag", "keys", "properties", "body", "body_base64")
-_REFUSALS: Final = {
-    HalfState.ENDED: "The transaction has already ended.",
-    HalfState.SET_ASIDE: "The transaction was set aside, so it is checked no more: resolve it.",
-}
 _SECTION: Final = "/transactions"
 
 
@@ -156,107 +140,7 @@ async def one(view: View) -> Shown:
     )  # fmt: skip
 
 
-async def _plan(
-    view: View,
-    *,
-    what: str,
-    verb: str,
-    consequences: list[Consequence],
-    perform: Any,
-    refused: Collection[HalfState],
-) -> Form:
-    place = view.needed("id")
-    master, half = await find_transaction(view.admin(), place)
-    found = await master.state(half)
-    fields = [Field("id", "Transaction", "hidden", place)]
-    if view.text("outcome"):
-        fields.append(Field("outcome", "Outcome", "hidden", view.text("outcome")))
-    state = {"state": found.value, "group": half.group, "topic": half.topic}
-    return Form(
-        fields,
-        Plan(
-            what=what,
-            subject=_place(half),
-            before=state,
-            after=state,
-            consequences=consequences,
-            command=command(verb, _place(half)),
-            perform=perform,
-            leads_to=view.href("/transactions/one", id=_place(half)),
-            refusal=_REFUSALS[found] if found in refused else "",
-        ),
-    )
-
-
-async def check(view: View) -> Form:
-    place = view.needed("id")
-
-    async def perform(client: AdminClient) -> str:
-        found = await check_now(client, place)
-        if found["ended"]:
-            return "The transaction has ended meanwhile."
-        if not found["asked"]:
-            return f"No producer of the group {found['group']} is connected: nobody was asked."
-        return f"The producer at {found['asked']} was asked; its answer ends the transaction."
-
-    return await _plan(
-        view,
-        what="Ask a connected producer for the outcome now",
-        verb="txn check",
-        consequences=[Consequence("The producer decides; its answer may come later.")],
-        perform=perform,
-        refused=(HalfState.ENDED, HalfState.SET_ASIDE),
-    )
-
-
-async def resolve(view: View) -> Form:
-    place, outcome = view.needed("id"), view.text("outcome")
-    if not outcome:
-        options = [("commit", "Commit: deliver the message"), ("rollback", "Roll back: drop it")]
-        return Form(
-            [
-                Field("id", "Transaction", "hidden", place),
-                Field("outcome", "Outcome", "select", options=options),
-            ],
-            intro="Only the application knows the outcome, so check there first.",
-        )
-    if outcome not in ("commit", "rollback"):
-        raise bad("outcome must be commit or rollback")
-    is_commit = outcome == "commit"
-
-    async def perform(client: AdminClient) -> str:
-        half = await end_undecided(client, place, commit=is_commit)
-        return f"The transaction of {half.group} was {'committed' if is_commit else 'rolled back'}."
-
-    return await _plan(
-        view,
-        what="Commit this transaction" if is_commit else "Roll back this transaction",
-        verb=f"txn resolve --{outcome}",
-        consequences=[
-            Consequence(
-                "Consumers get the message, although its producer may have rolled back."
-                if is_commit
-                else "Nobody gets the message, although its producer may have committed.",
-                "bad",
-            ),
-            Consequence("It cannot be undone.", "bad"),
-        ],
-        perform=perform,
-        refused=(HalfState.ENDED,),
-    )
-
-
 PAGES: Final = (
     Page(_SECTION, "Transactions", "transactions.html", overview, menu="Transactions"),
     Page("/transactions/one", "Transaction", "transaction.html", one, section=_SECTION),
 )
-ACTIONS: Final = (
-    Action(
-        "transaction.check", "/transactions/check", "Ask the producer", Role.OPERATOR, Risk.LOW,
-        check, _SECTION,
-    ),
-    Action(
-        "transaction.resolve", "/transactions/resolve", "Resolve", Role.OPERATOR, Risk.HIGH,
-        resolve, _SECTION,
-    ),
-)  # fmt: skip

@@ -11,30 +11,19 @@ token do the same with JSON.
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from cometmq.client.admin import AdminClient
-from cometmq.console.jobs import Job
 from cometmq.console.login.roles import Role
 from cometmq.console.web.page import View
+from cometmq.insight.changes.change import Consequence, Done, Link, Plan, Risk
+
+__all__ = ["Action", "Consequence", "Done", "Field", "Form", "Link", "Plan", "Risk"]
 
 TICKED: Final = frozenset({"1", "on", "true"})
 """The values of an argument that mean a ticked check box."""
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str, order="deterministic")
-
-
-class Risk(StrEnum):
-    """What a change can cost."""
-
-    LOW = "low"
-    """It can be undone by another change."""
-    MEDIUM = "medium"
-    """Messages are delivered again, or clients reconnect."""
-    HIGH = "high"
-    """Messages can be lost; the user types the subject's name."""
 
 
 class Field(NamedTuple):
@@ -51,64 +40,6 @@ class Field(NamedTuple):
     is_needed: bool = False
 
 
-class Consequence(NamedTuple):
-    """One sentence about what a change does."""
-
-    text: str
-    tone: str = ""
-    """`good`, `warn`, `bad` or empty."""
-
-
-class Link(msgspec.Struct, frozen=True):
-    """A link to a page of the console; a struct, because JSON has no names of a tuple's fields."""
-
-    text: str
-    href: str
-
-
-class Plan(NamedTuple):
-    """A change that is ready to be made."""
-
-    what: str
-    """The change, in one sentence."""
-    subject: str
-    """The name of the changed topic, group or other subject, for the audit log."""
-    before: Any
-    """The state that the change replaces; it must be the same when the change is made, unless
-    `compared` is given.
-    """
-    after: Any
-    consequences: Sequence[Consequence]
-    command: str
-    perform: Callable[[AdminClient], Awaitable[str]]
-    """Make the change and return its outcome in one sentence."""
-    leads_to: str
-    """The page that shows the outcome, as from `View.href`."""
-    refusal: str = ""
-    """Why the change cannot be made now; empty if it can be made."""
-    remedy: Link | None = None
-    """The page where the user can remove the reason for the refusal."""
-    details: Any = None
-    """Further data for the template and for JSON, such as offsets per queue."""
-
-    asks: Sequence[Field] = ()
-    """Inputs that are sent only with the confirmation and never in a URL, such as secrets."""
-    compared: Any = None
-    """The state to compare instead of `before`, if `before` changes all the time."""
-    job: Job | None = None
-    """Set if `perform` may take longer than a request, and continues after the answer."""
-
-    def mark(self, version: str) -> str:
-        """Return a digest of the plan that the user sees, which differs if the state has changed
-        meanwhile.
-
-        `version` is the id of the subject's newest change in the audit log.
-        """
-        seen = self.before if self.compared is None else self.compared
-        text = _ENCODER.encode([self.what, self.subject, seen, version])
-        return hashlib.sha256(text).hexdigest()[:32]
-
-
 class Form(NamedTuple):
     """The state of an action: its inputs, and the plan once they are filled in."""
 
@@ -117,10 +48,17 @@ class Form(NamedTuple):
     intro: str = ""
 
     def mark(self, version: str) -> str:
-        """Return the plan's mark, combined with a digest of the inputs of the plan."""
-        if self.plan is None:
+        """Return a digest of the plan that the user sees, which differs if the state has changed
+        meanwhile, and one of the inputs.
+
+        `version` is the id of the subject's newest change in the audit log.
+        """
+        plan = self.plan
+        if plan is None:
             return ""
-        return f"{self.plan.mark(version)}.{self.typed}"
+        seen = plan.before if plan.compared is None else plan.compared
+        text = _ENCODER.encode([plan.what, plan.subject, seen, version])
+        return f"{hashlib.sha256(text).hexdigest()[:32]}.{self.typed}"
 
     @property
     def typed(self) -> str:

@@ -42,7 +42,7 @@ async def carry_out(desk: Desk, action: Action, form: Form, view: View, address:
 
     async def work() -> str:
         async with desk.audit.noted(entry) as outcome, AsyncExitStack() as stack:
-            outcome.text = await plan.perform(await _client(desk, view, stack))
+            outcome.text = (await plan.perform(await _client(desk, view, stack))).text
             return outcome.text
 
     there, is_done = plan.leads_to, True
