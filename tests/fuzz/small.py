@@ -19,8 +19,8 @@ from cometmq.ha.record import RecordDamaged, decode_record
 from cometmq.ha.record import encode_record as encode_group_record
 from cometmq.ha.state import StateDamaged, StateFile
 from cometmq.insight import decode as bodies
+from cometmq.insight import definitions as form
 from cometmq.insight import message_json
-from cometmq.insight.definitions import form
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.errors import CometError, RemoteProtocolError, SettingsError

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from cometmq.insight.definitions.broker_settings import Setting, differences, settings_of
+from cometmq.insight.broker_settings import Setting, differences, settings_of
 from cometmq.remoting.errors import RequestCodeNotSupported
 
 

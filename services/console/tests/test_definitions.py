@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cometmq.insight.definitions.form import FORMAT
+from cometmq.insight.definitions import FORMAT
 
 from .desks import ADMIN, JSON, VIEWER, hidden
 from .test_on_a_suite import log_in
@@ -66,9 +66,9 @@ async def test_accounts_are_imported_with_their_secret_keys(desk):
     answer = await confirm(desk, page, file)
     assert answer.status_code == 400
     assert "the secret keys of defined-key are missing" in answer.text
-    page = await preview(desk, file, secret="typed too early")
+    page = await preview(desk, file, secrets="typed too early")
     assert "typed too early" not in page.text
-    answer = await confirm(desk, page, file, secret="defined-key defined-secret")
+    answer = await confirm(desk, page, file, secrets="defined-key defined-secret")
     assert answer.status_code == 303, answer.text
     (master,) = (await desk.admin.masters()).values()
     accounts = {it.access_key: it for it in (await master.acl_config()).plain_access_configs}
@@ -113,11 +113,11 @@ async def test_nothing_is_imported_if_a_part_is_refused(desk):
             "topics": [{"topicName": "SCHEDULE_TOPIC_XXXX", "readQueueNums": 1,
                         "writeQueueNums": 1}]}  # fmt: skip
     page = await preview(desk, file)
-    assert "A part is refused" in page.text
+    assert "1 definition refused" in page.text
     assert "servers create this topic themselves" in page.text
     assert 'name="mark"' not in page.text
-    page = await preview(desk, file, skip="1")
-    assert (await confirm(desk, page, file, skip="1")).status_code == 303
+    page = await preview(desk, file, skip_refused="1")
+    assert (await confirm(desk, page, file, skip_refused="1")).status_code == 303
     assert "kept-out" in await desk.admin.groups()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cometmq.client.admin import AdminClient
-from cometmq.insight.definitions.state import IS_OFF, rights_of
+from cometmq.insight.definitions import IS_OFF, rights_of
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.acl.verdict import Deed, exempt_addresses, verdict

@@ -11,7 +11,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask, wrong
 from cometmq.cli.output import AsJson, Cell, print_json, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.insight.definitions.broker_settings import (
+from cometmq.insight.broker_settings import (
     Difference,
     Setting,
     differences,

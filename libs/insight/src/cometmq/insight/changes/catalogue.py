@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from cometmq.insight.changes import deletions, groups, messages, moves, topics
+from cometmq.insight.changes import definitions, deletions, groups, messages, moves, topics
 from cometmq.insight.changes.change import Change
 
 CHANGES: Final[tuple[type[Change], ...]] = (
@@ -12,4 +12,5 @@ CHANGES: Final[tuple[type[Change], ...]] = (
     *groups.CHANGES,
     *moves.CHANGES,
     *messages.CHANGES,
+    *definitions.CHANGES,
 )

@@ -53,7 +53,7 @@ class Only(StrEnum):
 
     COMMANDS = "commands"
     FORMS = "forms"
-    """Hidden; the confirmation of a plan gives its value."""
+    """The confirmation of a plan gives its value; it is never in an address."""
 
 
 class Consequence(NamedTuple):
@@ -126,6 +126,8 @@ class Plan(NamedTuple):
     """Further data for templates and JSON; a mapping is shown before a question."""
     confirms: Mapping[str, str] = {}
     """The values of the arguments that confirm this plan."""
+    labels: Mapping[str, str] = {}
+    """The arguments that the user gives with the confirmation, such as secrets, with labels."""
     topic: str = ""
     """The topic of a message that the user has named by its id or position."""
     job: Any = None
@@ -240,7 +242,7 @@ class Argument(NamedTuple):
     high: int | None
     flags: Sequence[str]
     only: Only | None
-    is_area: bool
+    is_file: bool
     hint: Any
     """Its annotation."""
 
@@ -279,14 +281,14 @@ def arg(
     flags: str = "",
     only: Only | None = None,
     labels: Sequence[str] = (),
-    is_area: bool = False,
+    is_file: bool = False,
     **bounds: Any,
 ) -> msgspec.Meta:
     """Return the annotation of an argument: its help, its label in forms, its options.
 
     `flags` are the options of the command line, if they do not follow from the name.
     """
-    extra = {"flags": flags.split(), "only": only, "labels": labels, "is_area": is_area}
+    extra = {"flags": flags.split(), "only": only, "labels": labels, "is_file": is_file}
     return msgspec.Meta(title=label or None, description=text, extra=extra, **bounds)
 
 
@@ -308,7 +310,7 @@ def _argument(field: Any) -> Argument:
     kind = str if words else get_origin(kind) or kind
     return Argument(
         field.name, kind, field.default, meta.description, label, choices, meta.ge, meta.le,
-        extra["flags"], extra["only"], extra["is_area"], hint,
+        extra["flags"], extra["only"], extra["is_file"], hint,
     )  # fmt: skip
 
 

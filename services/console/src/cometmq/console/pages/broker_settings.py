@@ -12,7 +12,7 @@ from cometmq.console.web.action import Action, Consequence, Done, Field, Form, P
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column, R
-from cometmq.insight.definitions.broker_settings import (
+from cometmq.insight.broker_settings import (
     UNSET,
     Difference,
     Setting,

@@ -23,6 +23,7 @@ from cometmq.insight.changes.groups import NoGroup
 SECTIONS: Final[Mapping[str, str]] = {
     "topic": "/topics", "group": "/groups", "client": "/connections", "delayed": "/delayed",
     "dead-letters": "/dead-letters", "transaction": "/transactions",
+    "definitions": "/definitions",
 }  # fmt: skip
 """The path of the menu entry to which the forms of a noun belong."""
 VALUES_MAX: Final = 500
@@ -56,7 +57,7 @@ async def prepare(kind: type[Change], view: View) -> Form:
     if not kind.is_new:
         fields[0] = fields[0]._replace(kind="hidden")
     has_choice = not kind.either or any(view.text(it) for it in kind.either)
-    if not has_choice or not all(view.text(it.name) for it in inputs if it.is_needed):
+    if not has_choice or not all(view.raw(it.name).strip() for it in inputs if it.is_needed):
         return Form(fields, intro=f"{kind.about().partition(';')[0].rstrip('.')}.")
     change = kind(**{it.name: _value(view, it) for it in offered})
     try:
@@ -86,7 +87,10 @@ def planned(view: View, kind: type[Change], plan: Plan) -> Plan:
         before=_flat(plan.before),
         after=_flat(plan.after),
         compared=plan.before if plan.compared is None else plan.compared,
-        asks=[Field(name, "", "hidden", it) for name, it in plan.confirms.items()],
+        asks=[
+            *(Field(name, "", "hidden", it) for name, it in plan.confirms.items()),
+            *(Field(name, it, "area", is_needed=True) for name, it in plan.labels.items()),
+        ],
         leads_to=prefix + there,
     )
 
@@ -104,9 +108,11 @@ def _flat(state: Any) -> Any:
 
 
 def _fields(view: View, it: Argument, suggested: str | Sequence[str]) -> list[Field]:
-    text, default = view.text(it.name), it.default
     if it.kind is tuple:
         return [Field(it.name, "", "hidden", one) for one in _many(view, it)]
+    if it.is_file:
+        return [Field(it.name, it.label, "file", view.raw(it.name), (), it.help, it.is_needed)]
+    text, default = view.text(it.name), it.default
     options = list(it.choices.items())
     if not isinstance(suggested, str):
         options, suggested = [(one, one) for one in suggested], _only(suggested)
@@ -139,7 +145,7 @@ def _value(view: View, it: Argument) -> Any:
         return tuple(_many(view, it))
     if it.kind is bool:
         return view.is_set(name) if it.default is False or view.text(name) else it.default
-    if it.only is not None:
+    if it.only is not None or it.is_file:
         return view.raw(name) or it.default
     text = view.text(name)
     if it.choices and text and text not in it.choices:
@@ -152,6 +158,6 @@ def _value(view: View, it: Argument) -> Any:
     return text
 
 
-ACTIONS: Final = tuple(
-    action_of(it) for it in CHANGES if it.has_form and it.name != "dead-letters.replay"
-)
+OWN: Final = frozenset({"dead-letters.replay", "definitions.import"})
+"""The changes whose forms are more than derived."""
+ACTIONS: Final = tuple(action_of(it) for it in CHANGES if it.has_form and it.name not in OWN)

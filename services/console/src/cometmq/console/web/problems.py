@@ -4,7 +4,7 @@
 from http import HTTPStatus
 
 from cometmq.client.errors import BrokerMissing, InvalidArgument, NoRoute
-from cometmq.insight.definitions.importing import Incomplete
+from cometmq.insight.changes.definitions import Incomplete
 from cometmq.remoting.errors import AccessDenied, CometError, CommandError, Outage, TopicNotExist
 
 
