@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes that carry out an accepted loss, with an API server and brokers in memory."""
 
-import json
 from typing import Any, cast
 from unittest.mock import AsyncMock
 
@@ -14,83 +13,47 @@ from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import Copy, Record, encode_record
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.operator.api import ApiUnreachable, KubeApi
+from cometmq.operator.api import ApiUnreachable
 from cometmq.operator.api_types.broker_group import KIND
-from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FINALIZER
+from cometmq.operator.broker_groups.group import ACCEPT_LOSS
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.seen import Election
-from cometmq.operator.engine.context import Context
+from cometmq.testing.operator.api import MemoryApi, context_of
 from cometmq.testing.runtime.clock import FakeClock
 
 RECORD = Record(
     uid="r", group="orders", epoch=4, holder=Copy(0, "old"), in_sync=(Copy(0, "old"),), copies=2
 )
+LEASE = ("Lease", "mq", "orders")
 STORES = {Copy(0, "new"), Copy(1, "new")}
-
-
-class Api:
-    """The API server with the group and its Lease."""
-
-    def __init__(self):
-        self.group: Any = {
-            "metadata": {
-                "namespace": "mq", "name": "orders", "uid": "u", "generation": 1,
-                "resourceVersion": "1", "finalizers": [FINALIZER], "annotations": {},
-            },
-            "spec": {"nameServers": ["ns:9876"], "paused": True},
-        }  # fmt: skip
-        self.lease: Any = lease_of(RECORD)
-        self.events = []
-        self.has_lost_answer = False
-        self.before_deletion = lambda: None
-
-    async def get(self, kind, _namespace, _name):
-        match kind:
-            case "BrokerGroup":
-                return json.loads(json.dumps(self.group))
-            case "Lease":
-                return self.lease
-        claim = {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}
-        return {
-            "metadata": {"generation": 1, "ownerReferences": [{"uid": "u"}]},
-            "spec": {
-                "replicas": 2, "template": {"metadata": {}}, "volumeClaimTemplates": [claim],
-            },
-        }  # fmt: skip
-
-    async def list(self, *_):
-        return []
-
-    async def namespace(self, _name):
-        return {"metadata": {}}
-
-    async def patch(self, _kind, _namespace, _name, body, *, part=""):
-        if part:
-            self.group["status"] = {k: v for k, v in body["status"].items() if v is not None}
-        for key, value in body.get("metadata", {}).get("annotations", {}).items():
-            assert value is None
-            self.group["metadata"]["annotations"].pop(key, None)
-
-    async def delete(self, kind, _namespace, _name, *, uid, version):
-        assert kind == "Lease"
-        self.before_deletion()
-        metadata = self.lease["metadata"]
-        if (uid, version) != (metadata["uid"], metadata["resourceVersion"]):
-            return False
-        self.lease = None
-        if self.has_lost_answer:
-            raise ApiUnreachable("DELETE: no answer")
-        return True
-
-    async def create(self, _kind, _namespace, body):
-        self.events.append((body["reason"], body["message"]))
 
 
 def lease_of(record, version="7"):
     metadata = {"uid": "l", "resourceVersion": version}
     annotations = {ANNOTATION: encode_record(record).decode()}
     return {"metadata": {**metadata, "annotations": annotations}}
+
+
+class Api(MemoryApi):
+    """The API server with the group and its Lease."""
+
+    def __init__(self):
+        super().__init__()
+        self.group = self.put_group(paused=True)
+        self.put_stateful_set()
+        self.lease = lease_of(RECORD)
+
+    @property
+    def lease(self):
+        return self.objects.get(LEASE)
+
+    @lease.setter
+    def lease(self, lease):
+        if lease is None:
+            self.objects.pop(LEASE, None)
+        else:
+            self.objects[LEASE] = lease
 
 
 class FakeElector:
@@ -150,11 +113,10 @@ class Operator:
         self.elector = FakeElector(self.api)
         if self.api.lease is None:
             self.elector.waits()
-        api = cast("KubeApi", self.api)
-        context = Context(
-            api=api, resync_ms=60_000, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
-            secrets=AsyncMock(), clock=FakeClock(), log=CapturingLogger(),
-        )  # fmt: skip
+        self.log = CapturingLogger()
+        context = context_of(
+            self.api, secrets=AsyncMock(), clock=FakeClock(), log=self.log, quiet_ms=1
+        )
         key = (KIND, "mq", "orders")
         self.work = GroupPass(key, context, cast("GroupElector", self.elector))
         drain: Any = self.work._drain
@@ -188,7 +150,11 @@ async def test_the_record_is_deleted_before_the_elector_may_create_the_next(oper
     await operator.look()
     assert operator.elector.accepted == [(4, STORES)]
     assert operator.work.operations == {("accept-loss", "Started"): 1, ("accept-loss", "Done"): 1}
-    told = [text for reason, text in operator.api.events if reason.startswith("Operation")]
+    told = [
+        call.kwargs["text"]
+        for call in operator.log.calls
+        if call.kwargs.get("reason", "").startswith("Operation")
+    ]
     assert told == [
         "accept-loss 4: started",
         "accept-loss 4: the store of orders-1 was chosen, for epoch 7",
@@ -206,7 +172,12 @@ async def test_a_group_without_a_record_has_nothing_to_delete(operator):
 async def test_a_record_that_was_renewed_before_its_deletion_is_kept(operator):
     """Someone may have elected: another operator, or a broker that wrote late."""
     operator.order("4")
-    operator.api.before_deletion = lambda: setattr(operator.api, "lease", lease_of(RECORD, "8"))
+
+    def renew(verb, _kind):
+        if verb == "delete":
+            operator.api.lease = lease_of(RECORD, "8")
+
+    operator.api.before = renew
     result, text = await operator.look()
     assert (result, operator.elector.accepted) == ("Refused", [])
     assert text == "the record has changed since it was judged: look at the group again"
@@ -230,7 +201,13 @@ async def test_a_record_that_differs_from_the_one_that_was_judged_is_kept(operat
 
 async def test_after_a_lost_answer_the_order_is_given_again(operator):
     operator.order("4")
-    operator.api.has_lost_answer = True
+
+    def lose_answer(verb, _kind):
+        if verb == "delete":
+            operator.api.lease = None
+            raise ApiUnreachable("DELETE: no answer")
+
+    operator.api.before = lose_answer
     assert await operator.look() == ("Refused", "DELETE: no answer")
     assert operator.elector.accepted == []
     operator.elector.waits()
@@ -281,7 +258,7 @@ async def test_a_group_that_waits_for_a_person_is_not_deleted_without_a_drain(op
     operator.api.lease = None
     operator.elector.waits()
     await operator.look()
-    operator.api.group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    operator.api.delete_as_user(KIND, "orders")
     await operator.look()
     (condition,) = (
         one for one in operator.api.group["status"]["conditions"] if one["type"] == "Progressing"

@@ -2,19 +2,15 @@
 """Which changes in a group are reported as Events, and which of them as warnings."""
 
 from typing import Any, cast
-from unittest.mock import Mock
 
 import msgspec
 import pytest
 
-from cometmq.operator.api import ApiUnreachable, KubeApi
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Wait
 from cometmq.operator.broker_groups.events import PATIENCE_MS, Reporter
 from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
-from cometmq.operator.engine.context import Context
-from cometmq.remoting.log import NO_LOG
 from cometmq.testing.operator.states import READY, STALE, group, seen
 from cometmq.testing.runtime.clock import FakeClock
 
@@ -24,43 +20,27 @@ PATIENCE = PATIENCE_MS[Reason.STATEFUL_SET_LAGS]
 GROUP = group()
 
 
-class Api:
-    """Collects Events as (type, reason, text)."""
-
-    def __init__(self):
-        self.events = []
-        self.is_reachable = True
-
-    async def create(self, _kind, _namespace, body):
-        if not self.is_reachable:
-            raise ApiUnreachable("gone")
-        self.events.append((body["type"], body["reason"], body["message"]))
-        return body
-
-
 class Operator:
     """Makes passes over one group; the group's status survives restarts of the operator."""
 
     def __init__(self):
-        self.api = Api()
+        self.events = []
         self.clock = FakeClock()
         self.status = GroupStatus()
         self.restart()
 
     def restart(self):
-        self.reporter = Reporter(
-            Context(
-                api=cast("KubeApi", self.api), wall_time=lambda: NOW, clock=self.clock, log=NO_LOG,
-                secrets=Mock(), resync_ms=1, quiet_ms=1,
-            )
-        )  # fmt: skip
+        self.reporter = Reporter(self.clock.monotonic_ms, self.report)
+
+    def report(self, reason, text, *, is_warning=False):
+        self.events.append(("Warning" if is_warning else "Normal", reason, text))
 
     async def look(self, state, step=None):
         """Run one pass; return the Events that it wrote."""
         found = Findings(seen=state, step=step or Nothing())
-        await self.reporter.note(GROUP, found, self.status)
+        self.reporter.note(GROUP, found, self.status)
         self.status = status_of(GROUP, found, self.status, NOW)
-        events, self.api.events = self.api.events, []
+        events, self.events = self.events, []
         return events
 
 
@@ -173,8 +153,3 @@ async def test_waits_for_people_are_reported_at_once(operator):
     await operator.look(state)
     waits = Wait(Reason.BACKLOG, "7 messages are not consumed yet")
     assert await operator.look(state, waits) == [("Warning", "Backlog", waits.text)]
-
-
-async def test_an_event_that_cannot_be_written_stops_nothing(operator):
-    operator.api.is_reachable = False
-    assert await operator.look(of_epoch(2)) == []

@@ -11,14 +11,13 @@ from cometmq.ha.actions import Status
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.operator.api_types.broker_group import KIND
-from cometmq.operator.broker_groups.group import FINALIZER
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
 from cometmq.operator.broker_groups.observe import REVISION
 from cometmq.operator.broker_groups.seen import Backlog, Election
-from cometmq.operator.engine.context import Context
 from cometmq.remoting.errors import RequestTimeout
-from cometmq.remoting.log import NO_LOG
+from cometmq.testing.operator.api import MemoryApi, context_of
+from cometmq.testing.operator.states import group
 from cometmq.testing.runtime.clock import FakeClock
 
 QUIET_MS = 60_000
@@ -28,10 +27,10 @@ RECORD = Record(
 
 
 def pod(ordinal, *, is_ready):
-    name, labels = f"orders-{ordinal}", {REVISION: "old"}
+    labels = {**group().labels, REVISION: "old"}
     ready = {"type": "Ready", "status": str(is_ready)}
     return {
-        "metadata": {"name": name, "uid": f"p{ordinal}", "labels": labels},
+        "metadata": {"uid": f"p{ordinal}", "labels": labels},
         "status": {"conditions": [ready]},
     }
 
@@ -40,20 +39,12 @@ class World:
     """A group of two brokers on an API server in memory; the latest template is `new`."""
 
     def __init__(self):
-        self.group: Any = {
-            "metadata": {
-                "namespace": "mq", "name": "orders", "uid": "u", "generation": 1,
-                "resourceVersion": "1", "finalizers": [FINALIZER],
-            },
-            "spec": {"nameServers": ["ns:9876"]},
-        }  # fmt: skip
-        self.pods = [pod(0, is_ready=False), pod(1, is_ready=False)]
+        self.api = MemoryApi()
+        self.group = self.api.put_group()
+        self.api.put_stateful_set()
+        for ordinal in (0, 1):
+            self.api.put("Pod", f"orders-{ordinal}", **pod(ordinal, is_ready=False))
         self.clock = FakeClock()
-        self.api = AsyncMock()
-        self.api.get.side_effect = self._get
-        self.api.list.side_effect = self._list
-        self.api.namespace.return_value = {"metadata": {}}
-        self.api.patch.side_effect = self._patch
         status = Status(copy=Copy(0, "a"), role=Role.MASTER, promised=4, epoch=4, max_offset=5)
         self.elector = Mock(
             spec=GroupElector, links={}, open_master=None,
@@ -62,10 +53,7 @@ class World:
                 is_record_known=True,
             ),
         )  # fmt: skip
-        context = Context(
-            api=self.api, resync_ms=60_000, quiet_ms=QUIET_MS, secrets=AsyncMock(),
-            clock=self.clock, wall_time=lambda: "2026-01-01T00:00:00Z", log=NO_LOG,
-        )  # fmt: skip
+        context = context_of(self.api, quiet_ms=QUIET_MS, clock=self.clock, secrets=AsyncMock())
         self.work = GroupPass((KIND, "mq", "orders"), context, self.elector)
         owned: Any = self.work._owned
         owned.apply = AsyncMock(return_value=False)
@@ -79,26 +67,6 @@ class World:
         """Change what the elector knows."""
         self.elector.election = msgspec.structs.replace(self.elector.election, **facts)
 
-    async def _get(self, kind, *_):
-        if kind == KIND:
-            return self.group
-        template: Any = {"metadata": {}}
-        claim = {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}
-        return {
-            "metadata": {"generation": 1, "ownerReferences": [{"uid": "u"}]},
-            "spec": {"replicas": 2, "template": template, "volumeClaimTemplates": [claim]},
-            "status": {"updateRevision": "new", "observedGeneration": 1},
-        }
-
-    async def _list(self, kind, *_):
-        return self.pods if kind == "Pod" else []
-
-    async def _patch(self, kind, _namespace, _name, body, *, part=""):
-        if part == "status":
-            self.group["status"] = {k: v for k, v in body["status"].items() if v is not None}
-        elif kind == KIND:
-            self.group["metadata"]["finalizers"] = body["metadata"]["finalizers"]
-
     async def reason(self):
         """Make a pass; return why a change waits, or an empty text."""
         await self.work.run()
@@ -109,7 +77,7 @@ class World:
 
     @property
     def restarted(self):
-        return [call.args[2] for call in self.api.delete.await_args_list if call.args[0] == "Pod"]
+        return [name for _, name in self.api.made("delete")]
 
 
 @pytest.fixture
@@ -138,7 +106,7 @@ async def test_pods_of_a_group_that_never_had_a_master_are_replaced(world):
 
 async def test_the_quiet_time_starts_once_every_broker_refuses_sends(world):
     """Until then, name servers offer the group to producers."""
-    world.group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.delete_as_user(KIND, "orders")
     world.drain.refuse_sends.side_effect = RequestTimeout("orders-1 does not answer")
     assert await world.reason() == "BacklogUnknown"
     world.clock.advance(QUIET_MS)
@@ -149,4 +117,4 @@ async def test_the_quiet_time_starts_once_every_broker_refuses_sends(world):
     assert await world.reason() == "SendsGoOn"
     world.clock.advance(1)
     await world.work.run()
-    assert world.group["metadata"]["finalizers"] == []
+    assert world.work.let_go.is_set()

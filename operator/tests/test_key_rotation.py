@@ -2,7 +2,6 @@
 """The key of a group: its Secret, the safe order of a replacement, and pods without a key."""
 
 import base64
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +19,7 @@ from cometmq.operator.secrets import SecretFault
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime import properties
+from cometmq.testing.operator.api import MemoryApi
 from cometmq.testing.operator.states import READY, group, seen
 
 OLD, NEW = b"o" * 44, b"n" * 44
@@ -84,26 +84,11 @@ def test_a_new_key_is_long_and_random():
     assert new_key() != new_key()
 
 
-class FakeApi:
-    def __init__(self):
-        self.secret: Any = None
-        self.refusal: ApiRefused | None = None
-        self.writes: list[StoredKeys] = []
-
-    async def get(self, kind, namespace, name):
-        assert (kind, namespace, name) == ("Secret", "mq", "orders-group-key")
-        return self.secret
-
-    async def apply(self, body):
-        if self.refusal:
-            raise self.refusal
-        self.secret = body
-        self.writes.append(stored_of(body))
-        return body
+SECRET = ("Secret", "mq", "orders-group-key")
 
 
 async def test_a_secret_is_created_once_and_replaced_step_by_step():
-    api: Any = FakeApi()
+    api = MemoryApi()
     made = iter((OLD, NEW, b"x" * 44))
     secret = KeySecret(api, log=NO_LOG, make=lambda: next(made))
     assert secret.keys == ()
@@ -118,22 +103,29 @@ async def test_a_secret_is_created_once_and_replaced_step_by_step():
     assert "replaced already: step moved" in await again.rotate(group())
     await again.keep(group(), dict.fromkeys((0, 1), prints(NEW, OLD)), (0, 1))
     await again.keep(group(), dict.fromkeys((0, 1), prints(NEW)), (0, 1))
-    assert api.writes == [StoredKeys((OLD,)), ADDED, MOVED, StoredKeys((NEW,))]
+    assert stored_of(api.objects[SECRET]) == StoredKeys((NEW,))
+    assert len(api.made("apply")) == 4
 
 
 async def test_a_deleted_secret_is_created_again_with_the_key_of_the_brokers():
-    api: Any = FakeApi()
+    api = MemoryApi()
     secret = KeySecret(api, log=NO_LOG)
     await secret.keep(group(), {}, ())
-    before, api.secret = secret.keys, None
+    before = secret.keys
+    del api.objects[SECRET]
     await secret.read(group())
     await secret.keep(group(), {}, ())
-    assert stored_of(api.secret).keys == before
+    assert stored_of(api.objects[SECRET]).keys == before
 
 
 async def test_a_missing_right_is_named():
-    api: Any = FakeApi()
-    api.refusal = ApiRefused(403, "secrets is forbidden")
+    api = MemoryApi()
+
+    def refused(verb, _kind):
+        if verb == "apply":
+            raise ApiRefused(403, "secrets is forbidden")
+
+    api.before = refused
     with pytest.raises(
         SecretFault, match="grant its account the verbs get, create and patch"
     ) as it:

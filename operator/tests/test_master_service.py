@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Service that leads to the master, and the writes that move it."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -14,6 +12,7 @@ from cometmq.operator.broker_groups.master_service import MasterPod, address_of,
 from cometmq.operator.broker_groups.render import broker_conf, config_hash, master_service, objects
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
+from cometmq.testing.operator.api import MemoryApi
 from cometmq.testing.operator.states import group
 
 SERVICE = "s-1"
@@ -101,47 +100,20 @@ def test_an_endpoint_slice_names_one_pod_and_goes_with_the_service():
     assert "nodeName" not in six["endpoints"][0]
 
 
-class FakeApi:
-    """Holds one EndpointSlice, with a version that counts its writes."""
-
-    def __init__(self) -> None:
-        self.body: dict[str, Any] | None = None
-        self.version = 0
-        self.calls: list[str] = []
-
-    def put(self, body):
-        self.version += 1
-        metadata = {**body["metadata"], "resourceVersion": str(self.version)}
-        self.body = {**body, "metadata": metadata}
-        return self.body
-
-    async def get(self, _kind, _namespace, _name):
-        self.calls.append("get")
-        return self.body
-
-    async def create(self, _kind, _namespace, body):
-        self.calls.append("create")
-        if self.body is not None:
-            raise ApiRefused(409, "exists")
-        return self.put(body)
-
-    async def patch(self, _kind, _namespace, _name, body):
-        self.calls.append("patch")
-        if self.body is None:
-            return None
-        if body["metadata"]["resourceVersion"] != str(self.version):
-            raise ApiRefused(409, "changed")
-        return self.put(body)
-
-    @property
-    def pod(self):
-        assert self.body is not None
-        return self.body["endpoints"][0]["targetRef"]["name"]
+SLICE = ("EndpointSlice", "mq", "orders-master-ipv4")
 
 
 @pytest.fixture
-def api() -> Any:
-    return FakeApi()
+def api() -> MemoryApi:
+    return MemoryApi()
+
+
+def pod_of(api):
+    return api.objects[SLICE]["endpoints"][0]["targetRef"]["name"]
+
+
+def version_of(api):
+    return api.objects[SLICE]["metadata"]["resourceVersion"]
 
 
 @pytest.fixture
@@ -156,14 +128,14 @@ async def test_an_operator_moves_its_own_slice_with_one_request(api, endpoint):
     await endpoint.point(group(), SERVICE, POD)
     await endpoint.point(group(), SERVICE, POD)
     await endpoint.point(group(), SERVICE, LATER)
-    assert api.calls == ["create", "patch"]
-    assert api.pod == "orders-0"
+    assert [verb for verb, *_ in api.calls] == ["create", "patch"]
+    assert pod_of(api) == "orders-0"
 
 
 async def test_a_slice_of_another_operator_is_taken_over(api, endpoint):
     await MasterEndpoint(api, log=NO_LOG).point(group(), SERVICE, POD)
     await endpoint.point(group(), SERVICE, LATER)
-    assert api.pod == "orders-0"
+    assert pod_of(api) == "orders-0"
 
 
 async def test_a_late_write_does_not_move_the_service_back(api, endpoint):
@@ -171,37 +143,36 @@ async def test_a_late_write_does_not_move_the_service_back(api, endpoint):
     other = MasterEndpoint(api, log=NO_LOG)
     await other.point(group(), SERVICE, LATER)
     await endpoint.point(group(), SERVICE, msgspec.structs.replace(POD, node="elsewhere"))
-    assert api.pod == "orders-0"
+    assert pod_of(api) == "orders-0"
 
 
 async def test_a_slice_that_was_deleted_or_changed_is_written_again(api, endpoint):
     await endpoint.point(group(), SERVICE, POD)
-    api.put({**api.body, "endpoints": []})
-    endpoint.note_version("orders-master-ipv4", str(api.version))
+    await api.patch(*SLICE, {"endpoints": []})
+    endpoint.note_version(SLICE[2], version_of(api))
     await endpoint.point(group(), SERVICE, POD)
-    assert api.pod == "orders-1"
-    endpoint.note_version("orders-master-ipv4", str(api.version))  # the event of its own write
+    assert pod_of(api) == "orders-1"
+    endpoint.note_version(SLICE[2], version_of(api))  # the event of its own write
     api.calls.clear()
     await endpoint.point(group(), SERVICE, POD)
     assert api.calls == []
-    api.body = None
+    api.objects.clear()
     endpoint.note_version("orders-master-ipv4", "")
     await endpoint.point(group(), SERVICE, POD)
-    assert api.pod == "orders-1"
+    assert pod_of(api) == "orders-1"
 
 
 async def test_a_slice_that_is_not_the_groups_is_left_alone(api, endpoint):
-    api.put({**endpoint_slice(group(), SERVICE, POD), "endpoints": []})
-    api.body["metadata"]["labels"] = {"app": "other"}
+    api.put(*SLICE[::2], metadata={"labels": {"app": "other"}}, endpoints=[])
     with pytest.raises(ApiRefused, match="EndpointSlice orders-master-ipv4 exists and is not"):
         await endpoint.point(group(), SERVICE, LATER)
-    assert api.body["endpoints"] == []
+    assert api.objects[SLICE]["endpoints"] == []
 
 
 async def test_a_refused_right_is_reported(api, endpoint):
-    async def refused(*_arguments):
+    def refused(*_):
         raise ApiRefused(403, "forbidden")
 
-    api.create = refused
+    api.before = refused
     with pytest.raises(ApiRefused, match="forbidden"):
         await endpoint.point(group(), SERVICE, POD)

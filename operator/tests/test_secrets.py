@@ -4,7 +4,6 @@
 import base64
 import ssl
 import stat
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.secrets import AGE_MAX_MS, SERVER_KEYS, SecretFault, Secrets
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.tls_contexts import client_context
+from cometmq.testing.operator.api import MemoryApi
 
 PEM = self_signed_pem("brokers.test")
 CERT = {"tls.crt": PEM, "tls.key": PEM, "ca.crt": PEM}
@@ -22,32 +22,24 @@ def folder_of(settings):
     return settings.trust_cert_path.parent
 
 
-class FakeApi:
-    """Returns Secrets by name, and counts the reads."""
-
-    def __init__(self, **secrets):
-        self.secrets = secrets
-        self.error = None
-        self.reads = []
-
-    async def get(self, kind, namespace, name):
-        assert kind == "Secret"
-        self.reads.append((namespace, name))
-        if self.error is not None:
-            raise self.error
-        values = self.secrets.get(name)
-        if values is None:
-            return None
-        data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
-        return {"data": data}
-
-
 class Rig:
     def __init__(self, folder, **secrets):
-        api: Any = FakeApi(**secrets)
-        self.api = api
+        self.api = MemoryApi()
+        self.write(**secrets)
         self.now_ms, self.folder = 0, folder / "secrets"
-        self.secrets = Secrets(api, now_ms=lambda: self.now_ms, folder=self.folder)
+        self.secrets = Secrets(self.api, now_ms=lambda: self.now_ms, folder=self.folder)
+
+    def write(self, **secrets):
+        for name, values in secrets.items():
+            data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
+            for namespace in ("mq", "test"):
+                self.api.put("Secret", name, namespace, data=data)
+
+    def fail(self, error):
+        def raised(*_):
+            raise error
+
+        self.api.before = raised
 
     def wait(self):
         self.now_ms += AGE_MAX_MS
@@ -79,11 +71,11 @@ async def test_a_faulty_secret_says_what_to_do(tmp_path, found, reason, words):
 
 async def test_an_operator_without_the_right_names_it(tmp_path):
     rig = Rig(tmp_path)
-    rig.api.error = ApiRefused(403, "forbidden")
+    rig.fail(ApiRefused(403, "forbidden"))
     with pytest.raises(SecretFault, match="grant its account the verb get on secrets") as caught:
         await rig.secrets.account("mq", "operator")
     assert caught.value.reason is SecretReason.FORBIDDEN
-    rig.api.error = ApiUnreachable("timeout")
+    rig.fail(ApiUnreachable("timeout"))
     with pytest.raises(ApiUnreachable):
         await rig.secrets.account("mq", "operator")
 
@@ -112,7 +104,7 @@ async def test_files_are_private_and_change_their_path_with_their_content(tmp_pa
     paths = {folder}
     for number in range(5):
         other = self_signed_pem(f"renewed-{number}")
-        rig.api.secrets["cert"] = {"tls.crt": other, "tls.key": other, "ca.crt": other}
+        rig.write(cert={"tls.crt": other, "tls.key": other, "ca.crt": other})
         rig.wait()
         paths.add(folder_of(await rig.secrets.tls("mq", "cert")))
     assert len(paths) == 6
@@ -123,7 +115,7 @@ async def test_secrets_of_one_name_are_kept_apart_by_namespace(tmp_path):
     rig = Rig(tmp_path, cert=CERT)
     one, other = await rig.secrets.tls("mq", "cert"), await rig.secrets.tls("test", "cert")
     assert one.trust_cert_path != other.trust_cert_path
-    assert rig.api.reads == [("mq", "cert"), ("test", "cert")]
+    assert len(rig.api.calls) == 2
 
 
 async def test_a_secret_is_read_again_after_a_while_whether_it_existed_or_not(tmp_path):
@@ -131,8 +123,8 @@ async def test_a_secret_is_read_again_after_a_while_whether_it_existed_or_not(tm
     for _ in range(3):
         with pytest.raises(SecretFault):
             await rig.secrets.account("mq", "operator")
-    assert len(rig.api.reads) == 1
-    rig.api.secrets["operator"] = {"accessKey": "a", "secretKey": "b"}
+    assert len(rig.api.calls) == 1
+    rig.write(operator={"accessKey": "a", "secretKey": "b"})
     rig.wait()
     assert (await rig.secrets.account("mq", "operator")).access_key == "a"
-    assert len(rig.api.reads) == 2
+    assert len(rig.api.calls) == 2

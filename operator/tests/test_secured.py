@@ -4,8 +4,7 @@
 import asyncio
 import base64
 from contextlib import AsyncExitStack
-from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,7 +24,6 @@ from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.broker_groups.render import broker_conf
-from cometmq.operator.engine.context import Context
 from cometmq.operator.secrets import Secrets
 from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
 from cometmq.peers.ports import HOST, free_broker_port, free_port
@@ -37,6 +35,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 from cometmq.testing.broker.broker_groups import FAST, KillableApp
 from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.operator.api import MemoryApi, context_of
 from cometmq.testing.operator.states import group
 
 NAME = "brokers.test"
@@ -142,28 +141,7 @@ class World:
 
 
 def drained(elector):
-    return Drain(Mock(log=NO_LOG), elector)
-
-
-class FakeApi:
-    """Holds Secrets and one Topic."""
-
-    def __init__(self, **secrets):
-        self.secrets = secrets
-        self.topic = None
-        self.patches = []
-
-    async def get(self, kind, _namespace, name):
-        if kind != "Secret":
-            return self.topic
-        found = self.secrets.get(name)
-        return None if found is None else {"data": found}
-
-    async def patch(self, _kind, _namespace, _name, body, *, part=""):
-        self.patches.append((part, body))
-
-    async def create(self, *_arguments):
-        return {}
+    return Drain(context_of(Mock()), elector)
 
 
 def encoded(values):
@@ -172,10 +150,10 @@ def encoded(values):
 
 @pytest.fixture
 async def world(tmp_path):
-    api: Any = FakeApi(
-        cert=encoded(CERT), operator=encoded(ADMIN), stranger=encoded(STRANGER),
-        trust=encoded({"ca.crt": PEM}),
-    )  # fmt: skip
+    api = MemoryApi()
+    values = {"cert": CERT, "operator": ADMIN, "stranger": STRANGER, "trust": {"ca.crt": PEM}}
+    for name, data in values.items():
+        api.put("Secret", name, data=encoded(data))
     secrets = Secrets(api, now_ms=lambda: 0, folder=tmp_path / "secrets")
     async with AsyncExitStack() as stack:
         found = World(tmp_path, stack, api, secrets)
@@ -258,7 +236,7 @@ async def test_changed_secrets_take_effect_without_a_restart(world):
     cert = {"tls.crt": renewed, "tls.key": renewed, "ca.crt": renewed}
     accounts = ACL.replace("operator-secret", "another-secret")
     world.mount(**cert, **{"plain_acl.yml": accounts, "group.key": f"{OLD}\n"})
-    world.api.secrets["cert"] = encoded(cert)
+    world.api.put("Secret", "cert", data=encoded(cert))
     world.secrets = Secrets(world.api, now_ms=lambda: 0, folder=world.folder / "renewed")
     await elector.look_after(one, range(1), frozenset(), {0: await world.link()})
     account = await world.secrets.account("mq", "stranger")
@@ -273,7 +251,7 @@ async def test_changed_secrets_take_effect_without_a_restart(world):
 
 async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker(world):
     elector, one = await world.elected()
-    api: Any = KeyApi(world, elector)
+    api = KeyApi(world)
     secret = KeySecret(api, log=NO_LOG, make=NEW.encode)
     steps = []
 
@@ -294,39 +272,24 @@ async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker
     assert any(it.role.value == "master" for it in elector.election.statuses)
 
 
-class KeyApi:
-    """Holds the Secret of the key, whose content it mounts as a kubelet does."""
+class KeyApi(MemoryApi):
+    """Mounts the Secret of the key, as a kubelet does."""
 
-    def __init__(self, world, elector):
-        self.world, self.elector, self.body = world, elector, None
+    def __init__(self, world):
+        super().__init__()
+        self.world = world
 
-    async def get(self, *_):
-        return self.body
-
-    async def apply(self, body):
-        self.body = body
+    async def apply(self, body, *, part=""):
         text = base64.b64decode(body["data"]["group.key"]).decode()
         self.world.mount(**CERT, **{"plain_acl.yml": ACL, "group.key": text})
-        return body
-
-
-def topic(world, **spec):
-    metadata = {
-        "namespace": "mq", "name": "orders-paid", "uid": "u", "generation": 1,
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    given = {"nameServers": [world.namesrv], **spec}
-    return {"metadata": metadata, "spec": given}
+        return await super().apply(body, part=part)
 
 
 async def reconciled(world, **spec):
     """Run a pass over a Topic; return reason and text of its condition."""
-    world.api.topic = topic(world, **spec)
-    context = Context(
-        api=world.api, resync_ms=1, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
-        clock=SystemClock(), secrets=world.secrets, log=NO_LOG,
-    )  # fmt: skip
-    rivals = Mock(turns=asyncio.Semaphore(1), loaded=AsyncMock(), competing=lambda _claim: [])
+    world.api.put("Topic", "orders-paid", spec={"nameServers": [world.namesrv], **spec})
+    context = context_of(world.api, secrets=world.secrets)
+    rivals = Mock(turns=asyncio.Semaphore(1), competing=lambda _claim: [])
     work = DeclaredPass(("Topic", "mq", "orders-paid"), context, rivals)
     await work.run()
     assert work.status is not None

@@ -8,11 +8,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cometmq.operator.api import PATHS
+from cometmq.operator.api import KINDS
 from cometmq.operator.broker_groups.pod import pod_template
 from cometmq.operator.broker_groups.render import objects as render_objects
+from cometmq.operator.handlers import OWNED
 from cometmq.operator.settings import PREFIX, OperatorSettings
-from cometmq.operator.watches import OWNED
 from cometmq.runtime.settings import load
 from cometmq.testing.operator.states import group
 
@@ -172,12 +172,12 @@ def test_secrets_are_read_by_name_and_those_of_keys_written(objects):
 
 def test_rights_cover_the_calls_of_the_operator(objects):
     found = rules(objects, "cometmq-operator")
-    called = {path.rpartition("/")[2] for path in PATHS.values()}
+    called = {kind._api_info.plural for kind in KINDS.values()} | {"events"}
     assert called <= found.keys()
-    assert all({"list", "watch"} <= found[PATHS[kind].rpartition("/")[2]] for kind in OWNED)
+    assert all({"list", "watch"} <= found[plural] for _, _, plural in OWNED)
     kinds = ("brokergroups", "topics", "consumergroups")
     more = {f"{kind}/{part}" for kind in kinds for part in ("status", "finalizers")}
-    more |= {"namespaces", "endpointslices/restricted"}
+    more |= {"namespaces", "customresourcedefinitions", "endpointslices/restricted"}
     assert found.keys() <= called | more
     for resource, verbs in found.items():
         assert "*" not in verbs, resource
@@ -191,7 +191,10 @@ def test_rights_end_at_the_namespaces_that_are_watched(render):
         resource: rule["verbs"] for rule in cluster["rules"] for resource in rule["resources"]
     }
     kinds = ("brokergroups", "topics", "consumergroups")
-    assert everywhere == {"namespaces": ["get"], **{key: ["get", "patch"] for key in kinds}}
+    assert everywhere == {
+        "namespaces": ["get", "list", "watch"], "customresourcedefinitions": ["list", "watch"],
+        **{key: ["get", "patch"] for key in kinds},
+    }  # fmt: skip
     places = {one["metadata"].get("namespace") for one in objects if one["kind"] == "Role"}
     assert places == {None, "prod"}
 

@@ -6,9 +6,13 @@ An input of answers has the bytes of one connection after the other, separated b
 """
 
 import asyncio
+import os
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
+import httpx2
 from httpcore2 import AsyncMockBackend, AsyncMockStream, AsyncNetworkStream, ConnectError
 from mcp_types import CallToolRequestParams, JSONRPCRequest
 from mcp_types.jsonrpc import jsonrpc_message_adapter
@@ -21,7 +25,7 @@ from cometmq.ha.places.kube_api import Api
 from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
 from cometmq.ha.record import Copy, Record, RecordDamaged, Versioned
-from cometmq.operator.api import ApiRefused, ApiUnreachable, KubeApi
+from cometmq.operator.api import ApiRefused, ApiServer, ApiUnreachable, KubeApi
 from cometmq.remoting.errors import CometError, RemoteProtocolError
 
 SEPARATOR: Final = b"\n====\n"
@@ -82,16 +86,21 @@ def lease_answer(data: bytes) -> None:
 def operator_answer(data: bytes) -> None:
     """Read what the API server answers to the operator."""
 
-    def api() -> KubeApi:
-        return KubeApi(Api(_answering(data), lambda: "token"))
-
+    head, _, body = data.partition(b"\r\n\r\n")
+    found = re.search(rb"[1-5][0-9]{2}", head)
+    headers = {"Content-Type": "application/json"} if b"json" in head else {}
+    response = httpx2.Response(int(found[0]) if found else 200, content=body, headers=headers)
+    api = KubeApi(
+        ApiServer(host="api", port=1, ca=None, token=Path(os.devnull)),
+        httpx2.MockTransport(lambda _: response),
+    )
+    labels = {"a": "b"}
+    service: Any = {"kind": "Service", "metadata": {"namespace": "default", "name": "name"}}
     _use(
-        lambda: api().get("Pod", "default", "name"),
-        lambda: api().list_all("Topic"),
-        lambda: api().list("Pod", "default", "a=b"),
-        lambda: api().create("Service", "default", {}),
-        lambda: api().delete("Service", "default", "name"),
-        lambda: _all(api().watch("Pod")),
+        lambda: api.get("Pod", "default", "name"),
+        lambda: api.list("Pod", "default", labels),
+        lambda: api.create(service),
+        lambda: api.delete("Service", "default", "name"),
     )
 
 

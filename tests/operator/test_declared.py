@@ -17,7 +17,6 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.operator.api import KubeApi
 from cometmq.operator.app import OperatorApp
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.cluster import CLUSTER_NAME
@@ -79,10 +78,11 @@ class World:
         settings = OperatorSettings(
             namespace=self.namespace, watch_namespaces=self.namespace, identity="one",
             default_image="cometmq:test", drain_quiet_mills=1_000, resync_mills=1_000,
+            liveness_port=-1,
         )  # fmt: skip
         return OperatorApp(
             Loaded(settings, {}, {}), log=self.log, clock=SystemClock(),
-            api=self.kube.api(),
+            server=self.kube.server(),
         )  # fmt: skip
 
     async def until(self, check, what):
@@ -382,16 +382,6 @@ async def test_brokers_that_are_down_are_waited_for(kube, namespace, tmp_path):
             await asyncio.to_thread(cluster.kill)
         (figures,) = app.figures().declared
         assert figures.status.owned
-
-
-async def test_objects_of_all_namespaces_are_listed(kube, namespace):
-    world = World(kube, namespace, f"{HOST}:{free_port()}")
-    await world.apply("Topic", "listed")
-    async with KubeApi(kube.api()) as api:
-        for place in ("", namespace):
-            found = await api.list_all("Topic", place)
-            names = [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found]
-            assert (namespace, "listed") in names
 
 
 @pytest.mark.parametrize(

@@ -1,73 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to the Kubernetes API: get, list, watch, server-side apply, merge patch, create, delete.
+"""Calls to the Kubernetes API by lightkube: get, list, apply, patch, create, replace, delete.
 
-Records of groups use the same client. Failed calls are not retried here: callers read the state
-again and decide again.
+Failed calls are not retried here: callers read the state again and decide again.
 """
 
 import asyncio
+import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import urlencode
 
+import httpx2
 import msgspec
+from lightkube import ApiError, AsyncClient, KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.types import PatchType
 
-from cometmq.ha.places.http import JSON, HttpError, Limits, parsed
-from cometmq.ha.places.kube_api import MERGE_PATCH, Api
+from cometmq.ha.places import kube_api
+from cometmq.ha.places.http import Limits
 from cometmq.ha.places.kubernetes import KubernetesRecord
-from cometmq.operator.api_types.broker_group import GROUP, PLURAL, VERSION
-from cometmq.remoting.errors import CometError
+from cometmq.operator.api_types.broker_group import GROUP, KIND, PLURAL, VERSION
+from cometmq.operator.api_types.topics_and_groups import PLURALS
+from cometmq.remoting.errors import CometError, SettingsError
 
 Body = dict[str, Any]
 
 FIELD_MANAGER: Final = "cometmq-operator"
 TIMEOUT_S: Final = 10.0
-APPLY: Final = "application/apply-patch+yaml"
 CALLS_MAX: Final = 32
-"""Maximum number of concurrent calls; watches and calls for records are not counted."""
-LIMITS: Final = Limits(idle_max=64, answer_bytes_max=64 << 20)
-"""Limits of the HTTP client. A list of 10,000 Topics has about 30 MB.
-
-There should be as many idle connections as broker groups, here 64 for 50 groups; one takes 0.3 MB.
-Each group reads its record twice per second, so usually only a few are in use. But after a pause of
-the API server, all groups read at the same times, and every missing connection would be opened anew
-for each read.
+"""Maximum number of concurrent calls; those of kopf and those for records are not counted."""
+RECORD_LIMITS: Final = Limits(idle_max=64)
+"""There should be as many idle connections as broker groups, here 64 for 50 groups: after a pause
+of the API server, all groups read their records at the same times.
 """
 
-PATHS: Final[Mapping[str, str]] = {
-    "BrokerGroup": f"apis/{GROUP}/{VERSION}/{PLURAL}",
-    "ConfigMap": "api/v1/configmaps",
-    "ConsumerGroup": f"apis/{GROUP}/{VERSION}/consumergroups",
-    "EndpointSlice": "apis/discovery.k8s.io/v1/endpointslices",
-    "Event": "api/v1/events",
-    "Lease": "apis/coordination.k8s.io/v1/leases",
-    "NetworkPolicy": "apis/networking.k8s.io/v1/networkpolicies",
-    "PersistentVolumeClaim": "api/v1/persistentvolumeclaims",
-    "Pod": "api/v1/pods",
-    "PodDisruptionBudget": "apis/policy/v1/poddisruptionbudgets",
-    "Role": "apis/rbac.authorization.k8s.io/v1/roles",
-    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/rolebindings",
-    "Secret": "api/v1/secrets",
-    "Service": "api/v1/services",
-    "ServiceAccount": "api/v1/serviceaccounts",
-    "StatefulSet": "apis/apps/v1/statefulsets",
-    "Topic": f"apis/{GROUP}/{VERSION}/topics",
+KINDS: Final[dict[str, Any]] = {
+    kind: create_namespaced_resource(group, version, kind, plural)
+    for kind, group, version, plural in (
+        ("ConfigMap", "", "v1", "configmaps"),
+        ("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices"),
+        ("Lease", "coordination.k8s.io", "v1", "leases"),
+        ("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
+        ("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims"),
+        ("Pod", "", "v1", "pods"),
+        ("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
+        ("Role", "rbac.authorization.k8s.io", "v1", "roles"),
+        ("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings"),
+        ("Secret", "", "v1", "secrets"),
+        ("Service", "", "v1", "services"),
+        ("ServiceAccount", "", "v1", "serviceaccounts"),
+        ("StatefulSet", "apps", "v1", "statefulsets"),
+        (KIND, GROUP, VERSION, PLURAL),
+        *((kind, GROUP, VERSION, plural) for kind, plural in PLURALS.items()),
+    )
 }
-"""API path of each kind, without a namespace."""
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    resource_version: str
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata
-
-
-class _List(msgspec.Struct):
-    items: list[_Object]
+"""All kinds as dictionaries: what the operator applies is rendered, not built from types."""
+_NAMESPACE: Final[Any] = create_global_resource("", "v1", "Namespace", "namespaces")
 
 
 class ApiRefused(CometError):
@@ -90,92 +80,145 @@ class ApiUnreachable(CometError):
     """The response is missing or unusable; the server may have performed the request."""
 
 
-class KubeApi:
-    """One API server. Use as an async context manager, which closes idle connections."""
+class ApiServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The address of the API server, and the files with the credentials for it."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._turns = asyncio.Semaphore(CALLS_MAX)
+    host: str
+    port: int
+    ca: Path | None
+    """None: the server's certificate is not verified."""
+    token: Path
+    """The kubelet replaces the token before it expires."""
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.host}:{self.port}"
+
+    def read_token(self) -> str:
+        return self.token.read_text(encoding="ascii").strip()
+
+    def records(self) -> kube_api.Api:
+        """Return the client for records, which is that of brokers and electors."""
+        return kube_api.api_at(self.host, self.port, self.read_token, self.ca, RECORD_LIMITS)
+
+
+def in_cluster(account: Path = kube_api.ACCOUNT) -> ApiServer:
+    """Return the API server of the pod's cluster; raise SettingsError outside a pod."""
+    server = ApiServer(host=kube_api.HOST, port=443, ca=account / "ca.crt", token=account / "token")
+    try:
+        server.read_token()
+    except OSError as error:
+        raise SettingsError(
+            f"{server.token} cannot be read ({error}): the operator needs a pod with a service"
+            " account, and automountServiceAccountToken"
+        ) from error
+    return server
+
+
+class _Transport(httpx2.AsyncHTTPTransport):
+    """Counts the requests, and limits the connections."""
+
+    def __init__(self, server: ApiServer) -> None:
+        tls = ssl.create_default_context(cafile=server.ca)
+        if server.ca is None:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        super().__init__(verify=tls, limits=httpx2.Limits(max_connections=CALLS_MAX))
         self.requests: Counter[tuple[str, str]] = Counter()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        status = "none"
+        try:
+            response = await super().handle_async_request(request)
+            status = str(response.status_code)
+            return response
+        finally:
+            self.requests[request.method, status] += 1
+
+
+class _Client(AsyncClient):
+    """A client whose deletions can have preconditions, which lightkube 1.0 does not offer."""
+
+    async def delete_exactly(
+        self, kind: Any, name: str, namespace: str, preconditions: dict[str, str]
+    ) -> None:
+        client: Any = self._client
+        request = client.prepare_request("delete", kind, name=name, namespace=namespace)
+        request.data = {"preconditions": preconditions}
+        client.raise_for_status(await client.send(client.build_adapter_request(request)))
+
+
+class KubeApi:
+    """One API server. Use as an async context manager, which closes the connections."""
+
+    def __init__(
+        self, server: ApiServer, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        """`transport` replaces the network in tests."""
+        user = User(token_file=str(server.token))
+        cluster = Cluster(server=server.url, insecure=True)  # the transport verifies
+        counting = _Transport(server)
+        self._client = _Client(
+            KubeConfig.from_one(cluster=cluster, user=user).get(),
+            transport=transport or counting,
+            field_manager=FIELD_MANAGER,
+            timeout=httpx2.Timeout(TIMEOUT_S),
+            trust_env=False,
+        )
+        self.requests = counting.requests
         """Requests by method and status; the status is `none` without a response."""
+        self.may_write: Callable[[], bool] = lambda: True
+        """Asked before each call that changes something; calls for the Lease of the operators use
+        another KubeApi.
+        """
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        await self._api.client.close()
-
-    def record(self, namespace: str, name: str) -> KubernetesRecord:
-        """Return the record of a group: a Lease of the same name."""
-        return KubernetesRecord(self._api, namespace, name)
-
-    async def watch(
-        self, kind: str, namespace: str = "", *, selector: str = "", version: str = ""
-    ) -> AsyncIterator[tuple[str, Body]]:
-        """Yield the type and the object of each event in one namespace, or in all, until the server
-        ends the watch.
-
-        With a `version`, these are the events after it; without, the first ones are ADDED for each
-        object that exists. Raise ApiUnreachable if the watch fails, or cannot begin because
-        `version` is too old or for another reason.
-        """
-        query = {"labelSelector": selector, "resourceVersion": version}
-        given = {key: value for key, value in query.items() if value}
-        path = _path(kind, namespace)
-        try:
-            watch = self._api.watch(path, wait_s=TIMEOUT_S, allowWatchBookmarks="true", **given)
-            async with aclosing(watch) as events:
-                async for event in events:
-                    if event is not None:
-                        body: Body = parsed(event.object, dict[str, Any])
-                        yield event.type, _checked(f"watch of {path}", body, _Object)
-        except HttpError as error:
-            raise ApiUnreachable(f"watch of {path}: {error}") from error
+        await self._client.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Body | None:
         """Read an object; return None if it does not exist."""
-        path = _path(kind, namespace, name)
-        found = await self._found("GET", path)
-        return None if found is None else _checked(f"GET {path}", found, _Object)
+        what = f"get {kind} {namespace}/{name}"
+        found = await _found(_call(what, self._client.get(KINDS[kind], name, namespace=namespace)))
+        return None if found is None else _checked(what, found)
 
     async def namespace(self, name: str) -> Body | None:
         """Read a namespace; return None if it does not exist."""
-        return await self._found("GET", f"/api/v1/namespaces/{name}")
+        return await _found(_call(f"get namespace {name}", self._client.get(_NAMESPACE, name)))
 
-    async def list_all(self, kind: str, namespace: str = "") -> list[Body]:
-        """Read all objects of a kind, in one namespace or in all; return an empty list if the kind
-        is not defined in the cluster.
-        """
-        path = _path(kind, namespace)
-        found = await self._found("GET", path)
-        return [] if found is None else _items(f"GET {path}", found)
+    async def list(self, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Body]:
+        """Read the objects of a kind that have these labels."""
+        what = f"list {kind} in {namespace}"
+        found = self._client.list(KINDS[kind], namespace=namespace, labels={**labels})
+        return [_checked(what, one) for one in await _call(what, _all(found))]
 
-    async def list(self, kind: str, namespace: str, selector: str) -> list[Body]:
-        """Read the objects that match a label selector."""
-        path = f"{_path(kind, namespace)}?{urlencode({'labelSelector': selector})}"
-        return _items(f"GET {path}", await self._call("GET", path))
-
-    async def apply(self, body: Body) -> Body:
+    async def apply(self, body: Body, *, part: str = "") -> Body:
         """Apply `body` server-side: create the object, or take ownership of the fields that `body`
-        sets.
+        sets; with `part="Status"`, of an existing object's status.
         """
-        metadata = body["metadata"]
-        path = _path(body["kind"], metadata["namespace"], metadata["name"])
-        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
-        return await self._call("PATCH", f"{path}?{query}", body, APPLY)
+        metadata, kind = body["metadata"], KINDS[body["kind"]]
+        made = (getattr(kind, part) if part else kind)(body)
+        place = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        return await self._write("apply", body, self._client.apply(made, **place, force=True))
 
-    async def create(self, kind: str, namespace: str, body: Body) -> Body:
+    async def create(self, body: Body) -> Body:
         """Create an object; raise ApiRefused with status 409 if it exists."""
-        return await self._call("POST", _path(kind, namespace), body)
+        return await self._write("create", body, self._client.create(KINDS[body["kind"]](body)))
 
-    async def patch(
-        self, kind: str, namespace: str, name: str, body: Body, *, part: str = ""
-    ) -> Body | None:
-        """Merge `body` into an object, or into its subresource `part`; return None if the object
-        does not exist.
+    async def replace(self, body: Body) -> Body:
+        """Replace the version of an object that `body` names; raise ApiRefused with status 409 if
+        it is not the current one.
         """
-        path = _path(kind, namespace, name) + (f"/{part}" if part else "")
-        return await self._found("PATCH", path, body, MERGE_PATCH)
+        return await self._write("replace", body, self._client.replace(KINDS[body["kind"]](body)))
+
+    async def patch(self, kind: str, namespace: str, name: str, change: Body) -> Body | None:
+        """Merge `change` into an object; return None if the object does not exist."""
+        body = {"kind": kind, "metadata": {"namespace": namespace, "name": name}}
+        call = self._client.patch(
+            KINDS[kind], name, change, namespace=namespace, patch_type=PatchType.MERGE
+        )
+        return await _found(self._write("patch", body, call))
 
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str = "", version: str = ""
@@ -185,76 +228,66 @@ class KubeApi:
         """
         conditions = {"uid": uid, "resourceVersion": version}
         given = {key: value for key, value in conditions.items() if value}
+        body = {"kind": kind, "metadata": {"namespace": namespace, "name": name}}
         try:
-            await self._found(
-                "DELETE", _path(kind, namespace, name), {"preconditions": given} if given else {}
-            )
+            call = self._client.delete_exactly(KINDS[kind], name, namespace, given)
+            await _found(self._write("delete", body, call))
         except ApiRefused as error:
             if error.status != 409:
                 raise
             return False
         return True
 
-    async def _found(
-        self, method: str, path: str, body: Body | None = None, content_type: str = JSON
-    ) -> Body | None:
-        try:
-            return await self._call(method, path, body, content_type)
-        except ApiRefused as error:
-            if error.status != 404:
-                raise
-            return None
-
-    async def _call(
-        self, method: str, path: str, body: Body | None = None, content_type: str = JSON
-    ) -> Body:
-        data = b"" if body is None else msgspec.json.encode(body)
-        try:
-            async with self._turns:
-                status, data = await self._api.call(
-                    method, path, data, content_type, wait_s=TIMEOUT_S
-                )
-        except HttpError as error:
-            self.requests[method, "none"] += 1
-            raise ApiUnreachable(f"{method} {path}: {error}") from error
-        self.requests[method, str(status)] += 1
-        return _answer(f"{method} {path}", status, data)
+    async def _write(self, verb: str, body: Body, call: Coroutine[Any, Any, Any]) -> Body:
+        metadata = body["metadata"]
+        what = f"{verb} {body['kind']} {metadata.get('namespace')}/{metadata['name']}"
+        if not self.may_write():
+            call.close()
+            raise ApiUnreachable(f"{what}: this operator no longer holds the Lease")
+        return dict(await _call(what, call) or {})
 
 
-def _answer(call: str, status: int, data: bytes) -> Body:
+def record_of(api: kube_api.Api) -> Callable[[str, str], KubernetesRecord]:
+    """Return a function that returns the record of a group: a Lease of the same name."""
+    return lambda namespace, name: KubernetesRecord(api, namespace, name)
+
+
+async def _call(what: str, call: Awaitable[Any]) -> Any:
+    """Wait for a call of lightkube, and translate its errors."""
     try:
-        answer: Body = parsed(data, dict[str, Any])
-    except HttpError as error:
-        text = data[:200].decode(errors="replace")
-        raise ApiUnreachable(f"{call}: {status}, {text}") from error
-    if status < 300:
-        return answer
-    message = f"{call}: {answer.get('message', status)}"
-    if status == 429 or status >= 500:
-        raise ApiUnreachable(message)
-    raise ApiRefused(status, message)
+        async with asyncio.timeout(TIMEOUT_S):
+            return await call
+    except ApiError as error:
+        status, message = error.response.status_code, f"{what}: {error}"
+        if status == 429 or status >= 500:
+            raise ApiUnreachable(message) from error
+        raise ApiRefused(status, message) from error
+    # Besides errors of httpx2, lightkube lets those of its own parsing out when a proxy answers:
+    # KeyError without Content-Type, ValueError without JSON, TypeError with other JSON.
+    except Exception as error:
+        raise ApiUnreachable(f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _items(call: str, found: Body) -> list[Body]:
-    """Return the objects of a list; raise ApiUnreachable if the answer is none."""
-    items: list[Body] = _checked(call, found, _List)["items"]
-    return items
+async def _all(found: AsyncIterable[Any]) -> list[Any]:
+    return [one async for one in found]
 
 
-def _checked(call: str, body: Body, type_: type[msgspec.Struct]) -> Body:
-    """Return a body; raise ApiUnreachable if it lacks what every answer of this kind has.
+async def _found(call: Awaitable[Body]) -> Body | None:
+    """Wait for a call; return None if the object is missing."""
+    try:
+        return await call
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        return None
 
-    Such an answer comes from a proxy. Taken for an empty list, it would look like the loss of all
-    objects.
+
+def _checked(what: str, body: Any) -> Body:
+    """Return an object; raise ApiUnreachable if it lacks what every object has.
+
+    Such an answer comes from a proxy. Taken for an object, it would look like a loss.
     """
-    try:
-        msgspec.convert(body, type_)
-    except msgspec.ValidationError as error:
-        raise ApiUnreachable(f"{call}: the answer cannot be read: {error}") from error
-    return body
-
-
-def _path(kind: str, namespace: str, name: str = "") -> str:
-    version, _, plural = PATHS[kind].rpartition("/")
-    parts = (version, *(("namespaces", namespace) if namespace else ()), plural, name)
-    return "".join(f"/{part}" for part in parts if part)
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("resourceVersion"), str):
+        raise ApiUnreachable(f"{what}: the answer cannot be read: it has no resourceVersion")
+    return dict(body)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elects the active operator: the holder of a Lease.
 
-Two active operators cause no damage to groups, because elections are compare-and-swap and both
-apply the same objects. The Lease avoids duplicate work, and prevents an operator of an earlier
-release from undoing the work of a newer one. Wall clocks are not compared: a candidate waits until
-the Lease has not changed for DURATION_MS by its own clock.
+The Lease is written by compare-and-swap, and wall clocks are not compared: a candidate waits until
+the Lease has not changed for DURATION_MS by its own clock, and a holder stops DEADLINE_MS after the
+start of its last renewal. kopf's peering does neither, so kopf runs only while the Lease is held.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Final
 
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
 from cometmq.remoting.errors import CometError
@@ -25,13 +25,13 @@ RENEW_MS: Final = 2_000
 
 
 class LeadershipLost(CometError):
-    """Another operator may be active now, so this process must exit."""
+    """Another operator may be active now, so this one must stop acting."""
 
 
 class Leadership:
     """Acquires and keeps the Lease of the operators."""
 
-    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+    def __init__(  # the collaborators, each by name
         self,
         api: KubeApi,
         *,
@@ -39,34 +39,43 @@ class Leadership:
         name: str,
         identity: str,
         now_ms: Callable[[], int],
-        wall_time: Callable[[], str],
         log: Log,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`wall_time` returns the time in the API's format, for users who read the Lease."""
         self._api = api
         self._namespace = namespace
         self._name = name
         self._identity = identity
         self._now_ms = now_ms
-        self._wall_time = wall_time
         self._log = log
         self._sleep = sleep
-        self._renewed_ms = 0
-        self.is_leader = False
+        self._renewed_ms: int | None = None
+        """Start of the last renewal; None on a standby."""
+
+    def holds(self) -> bool:
+        """Return whether no other operator may act now.
+
+        This is asked before each write, because a process that was stopped for a while continues
+        before it notices that its time is over.
+        """
+        return self._left_ms() > 0
+
+    def _left_ms(self) -> int:
+        if self._renewed_ms is None:
+            return 0
+        return max(0, self._renewed_ms + DEADLINE_MS - self._now_ms())
 
     async def acquire(self) -> None:
         """Wait until this operator holds the Lease."""
         version, since_ms = "", self._now_ms()
         while True:
             try:
-                lease = await self._api.get("Lease", self._namespace, self._name)
+                lease = await self._read()
                 found = "" if lease is None else str(lease["metadata"]["resourceVersion"])
                 if found != version:
                     version, since_ms = found, self._now_ms()
-                is_free = lease is None or self._is_ours(lease)
                 is_over = self._now_ms() - since_ms >= DURATION_MS
-                if (is_free or is_over) and await self._take(lease):
+                if (lease is None or self._is_ours(lease) or is_over) and await self._take(lease):
                     self._log.info("leader.elected", identity=self._identity)
                     return
             except (ApiUnreachable, ApiRefused) as error:
@@ -79,24 +88,25 @@ class Leadership:
             await self._sleep(RENEW_MS / 1000)
             error = "it was not renewed in time"
             try:
-                lease = await self._api.get("Lease", self._namespace, self._name)
-                if lease is not None and not self._is_ours(lease):
-                    self.is_leader = False
-                    raise LeadershipLost(f"{lease['spec'].get('holderIdentity')} has the lease")
-                await self._take(lease)
-            except (ApiUnreachable, ApiRefused) as failure:
-                error = str(failure)
-            if self._now_ms() - self._renewed_ms >= DEADLINE_MS:
-                self.is_leader = False
+                async with asyncio.timeout(self._left_ms() / 1000):
+                    lease = await self._read()
+                    if lease is not None and not self._is_ours(lease):
+                        self._renewed_ms = None
+                        raise LeadershipLost(f"{lease['spec'].get('holderIdentity')} has the lease")
+                    await self._take(lease)
+            except (ApiUnreachable, ApiRefused, TimeoutError) as failure:
+                error = str(failure) or error
+            if not self.holds():
+                self._renewed_ms = None
                 raise LeadershipLost(f"the lease of the operators is lost: {error}")
 
     async def release(self) -> None:
         """Release the Lease, so that another operator can take over at once."""
-        if not self.is_leader:
+        if self._renewed_ms is None:
             return
-        self.is_leader = False
+        self._renewed_ms = None
         try:
-            lease = await self._api.get("Lease", self._namespace, self._name)
+            lease = await self._read()
             if lease is not None and self._is_ours(lease):
                 await self._write(lease, None)
         except (ApiUnreachable, ApiRefused) as error:
@@ -112,26 +122,31 @@ class Leadership:
                 raise
             return False
         self._renewed_ms = started_ms
-        self.is_leader = True
         return True
 
+    async def _read(self) -> Body | None:
+        return await self._api.get("Lease", self._namespace, self._name)
+
     async def _write(self, lease: Body | None, holder: str | None) -> None:
-        spec: dict[str, Any] = {
-            "holderIdentity": holder,
-            "leaseDurationSeconds": DURATION_MS // 1000,
-            "renewTime": self._wall_time(),
+        """Create the Lease, or replace the version that was read; raise ApiRefused with status 409
+        if another client was faster.
+        """
+        body: Body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": DURATION_MS // 1000,
+                # For people who read it. Kubernetes demands the six digits, and isoformat() leaves
+                # them out of a whole second.
+                "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
         }
-        body = {
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": self._name}, "spec": spec,
-        }  # fmt: skip
         if lease is None:
-            await self._api.create("Lease", self._namespace, body)
+            await self._api.create(body)
             return
-        metadata = lease["metadata"]
-        body["metadata"] = {key: metadata[key] for key in ("uid", "resourceVersion")}
-        if await self._api.patch("Lease", self._namespace, self._name, body) is None:
-            raise ApiRefused(409, "the lease is gone")
+        await self._api.replace({**lease, "spec": body["spec"]})
 
     def _is_ours(self, lease: Body) -> bool:
         return lease["spec"].get("holderIdentity") in (self._identity, None)

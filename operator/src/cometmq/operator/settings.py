@@ -46,3 +46,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         Meta(ge=-1, le=65_535),
         "Port for metrics and health checks; 0 picks a free port, -1 opens none.",
     ] = 8080
+    liveness_port: Annotated[
+        int,
+        Meta(ge=-1, le=65_535),
+        "Port of kopf's liveness endpoint, /healthz, which a standby answers, too; -1 opens none.",
+    ] = 8081

@@ -21,7 +21,7 @@ from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.sections import Rollout
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.seen import Seen
-from cometmq.operator.engine.managed import SKIP_DRAIN
+from cometmq.operator.managed import SKIP_DRAIN
 
 BEST: Final = "auto"
 """The switchover target with which the operator chooses the next master."""

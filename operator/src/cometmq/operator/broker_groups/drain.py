@@ -9,10 +9,9 @@ from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.member_access import PLAIN
 from cometmq.operator.broker_groups.seen import Backlog, Seen
-from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.quiet import Quiet
+from cometmq.operator.passes import Context
 from cometmq.operator.secrets import SecretFault
-from cometmq.operator.unconsumed import unconsumed
+from cometmq.operator.unconsumed import Quiet, unconsumed
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
@@ -24,7 +23,7 @@ class Drain:
     def __init__(self, context: Context, elector: GroupElector) -> None:
         self._context = context
         self._elector = elector
-        self._quiet = Quiet(context)
+        self._quiet = Quiet(context.clock.monotonic_ms, context.quiet_ms)
 
     async def look(self, group: BrokerGroup, seen: Seen) -> Seen:
         """Make the group read-only, and count the unconsumed messages.

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events on a BrokerGroup: one per change, understandable without the log."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Ending, Nothing, Reason, Step, Wait
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.status import Findings, said
-from cometmq.operator.engine.context import Context
+from cometmq.operator.passes import Report
 
 PATIENCE_MS: Final[Mapping[str, int]] = {
     Reason.STATEFUL_SET_LAGS: 30_000,
@@ -27,35 +26,36 @@ change. A pod has 90 s to stop, and a master needs 35 s of this to forward reque
 class Reporter:
     """Writes an Event and a log line when the state of a group changes."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, now_ms: Callable[[], int], report: Report) -> None:
+        self._now_ms = now_ms
+        self._report = report
         self._epoch: int | None = None
         self._step: tuple[str, str] | None = None
         self._waits_since: int | None = None
         """Start of the current wait, whose reason may change until the next step."""
 
-    async def note(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
+    def note(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
         """Report the changes since the previous pass, which wrote the status `before`.
 
         The first pass after the operator starts reports the master only if it differs from the one
         in `before`.
         """
-        await self._note_master(group, found, before)
+        self._note_master(group, found, before)
         step = said(group, found.step)
         may_still_pass = self._may_still_pass(found.step)
         if step != self._step and not may_still_pass:
             last, self._step = self._step, step
             is_warning = isinstance(found.step, Wait)
             if not isinstance(found.step, Nothing):
-                await self.report(group, *step, is_warning=is_warning)
+                self._report(*step, is_warning=is_warning)
             elif last is not None:
-                await self.report(group, "ChangeDone", "no change is under way any more")
+                self._report("ChangeDone", "no change is under way any more")
         if operation := found.last_operation:
             text = f"{operation.verb} {operation.value}: {operation.message or 'started'}"
             is_warning = operation.result == "Refused"
-            await self.report(group, f"Operation{operation.result}", text, is_warning=is_warning)
+            self._report(f"Operation{operation.result}", text, is_warning=is_warning)
 
-    async def _note_master(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
+    def _note_master(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
         record = found.seen.record
         if record is None or not found.seen.has_master or record.epoch == self._epoch:
             return
@@ -63,22 +63,14 @@ class Reporter:
         pod = group.pod(record.holder.ordinal)
         if not is_first or (before.master, before.epoch) != (pod, record.epoch):
             text = f"{pod} is the master of epoch {record.epoch}"
-            await self.report(group, "MasterChanged", text)
+            self._report("MasterChanged", text)
 
     def _may_still_pass(self, step: Step | Ending) -> bool:
         """Return whether the step is a wait that is still too short to report."""
         if not isinstance(step, Wait):
             self._waits_since = None
             return False
-        now_ms = self._context.clock.monotonic_ms()
+        now_ms = self._now_ms()
         if self._waits_since is None:
             self._waits_since = now_ms
         return now_ms - self._waits_since < PATIENCE_MS.get(step.reason, 0)
-
-    async def report(
-        self, group: BrokerGroup, reason: str, text: str, *, is_warning: bool = False
-    ) -> None:
-        """Write one Event; a failure is only logged, as nothing depends on Events."""
-        self._context.log.info("group.changed", group=group.name, reason=reason, text=text)
-        key = (KIND, group.namespace, group.name)
-        await self._context.write_event(key, group.uid, (reason, text), is_warning=is_warning)

@@ -8,6 +8,7 @@ import msgspec
 from cometmq.ha.actions import Tell
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import decode_record
+from cometmq.operator.api import ApiRefused, Body
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus, LastOperation
 from cometmq.operator.broker_groups import user_orders
@@ -17,7 +18,7 @@ from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.seen import Election, Seen
 from cometmq.operator.broker_groups.user_orders import Plan, Refused, RotateKey, UserOrder, Verb
-from cometmq.operator.engine.context import Context
+from cometmq.operator.passes import Context
 from cometmq.remoting.errors import CometError
 
 
@@ -29,14 +30,23 @@ class GivenOrders:
         self.operations: Counter[tuple[str, str]] = Counter()
         """Number of users' orders by verb and result."""
 
-    async def obey(self, group: BrokerGroup, seen: Seen, order: UserOrder) -> LastOperation:
-        """Carry out the order in an annotation.
+    async def obey(
+        self, group: BrokerGroup, seen: Seen, order: UserOrder, body: Body
+    ) -> LastOperation | None:
+        """Carry out the order in an annotation of `body`; return None if `body` has changed.
 
         The annotation is removed first: an operator that dies here loses the order instead of
-        repeating it, because a second fence or rebuild causes damage.
+        repeating it, because a second fence or rebuild causes damage. The removal names the version
+        that was read, so that of two operators only one obeys.
         """
-        patch = {"metadata": {"annotations": {order.annotation: None}}}
-        await self._context.api.patch(KIND, group.namespace, group.name, patch)
+        version = body["metadata"]["resourceVersion"]
+        patch = {"metadata": {"annotations": {order.annotation: None}, "resourceVersion": version}}
+        try:
+            await self._context.api.patch(KIND, group.namespace, group.name, patch)
+        except ApiRefused as refusal:
+            if refusal.status != 409:
+                raise
+            return None
         error = await self._carry_out(group, user_orders.plan(group, seen, order))
         result = "Refused" if error else "Started"
         self.operations[order.verb, result] += 1

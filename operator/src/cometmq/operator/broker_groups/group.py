@@ -8,7 +8,7 @@ import msgspec
 
 from cometmq.operator.api_types.broker_group import GROUP, Spec
 from cometmq.operator.api_types.sections import Deletion
-from cometmq.operator.engine.managed import SKIP_DRAIN, Managed, metadata_of
+from cometmq.operator.managed import SKIP_DRAIN, Managed, metadata_of
 
 MEMBERS_MAX: Final = 9
 """Maximum number of members, as in the schema. The settings of each broker have the addresses of
@@ -20,7 +20,6 @@ REPLICATION_PORT: Final = 10912
 CONTROL_PORT: Final = 10913
 HTTP_PORT: Final = 10919
 
-FINALIZER: Final = f"operator.{GROUP}/drain"
 GROUP_LABEL: Final = f"{GROUP}/broker-group"
 ROLE_LABEL: Final = f"{GROUP}/role"
 SWITCHOVER: Final = f"{GROUP}/switchover-to"
@@ -148,4 +147,4 @@ class BrokerGroup(Managed, frozen=True, kw_only=True):
 
 def group_of(body: Mapping[str, Any]) -> BrokerGroup:
     """Parse a BrokerGroup object; raise msgspec.ValidationError for an invalid spec."""
-    return BrokerGroup(**metadata_of(body, FINALIZER), spec=msgspec.convert(body["spec"], Spec))
+    return BrokerGroup(**metadata_of(body), spec=msgspec.convert(body["spec"], Spec))

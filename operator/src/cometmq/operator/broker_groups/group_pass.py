@@ -24,7 +24,6 @@ from cometmq.operator.broker_groups.events import Reporter
 from cometmq.operator.broker_groups.given_orders import GivenOrders
 from cometmq.operator.broker_groups.group import (
     CONTROL_NAME,
-    FINALIZER,
     KEY_MARK,
     ROLE_LABEL,
     TLS_SECRET,
@@ -41,9 +40,8 @@ from cometmq.operator.broker_groups.render import config_hash
 from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.broker_groups.service_pointer import ServicePointer
 from cometmq.operator.broker_groups.status import Findings, status_of
-from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.managed import Key
-from cometmq.operator.engine.passes import Pass
+from cometmq.operator.managed import Key, status_body
+from cometmq.operator.passes import Context, Pass
 from cometmq.operator.secrets import SecretFault
 from cometmq.remoting.errors import CometError
 
@@ -52,12 +50,10 @@ SOON_MS: Final = 1_000
 
 
 class GroupPass(Pass[BrokerGroup]):
-    finalizer = FINALIZER
-
     def __init__(self, key: Key, context: Context, elector: GroupElector) -> None:
         super().__init__(key, context)
         self.elector = elector
-        self._reporter = Reporter(context)
+        self._reporter = Reporter(context.clock.monotonic_ms, self.report)
         self._group_key = KeySecret(context.api, log=context.log)
         self._owned = OwnedObjects(context)
         self._orders = GivenOrders(context, elector, self._group_key)
@@ -69,10 +65,6 @@ class GroupPass(Pass[BrokerGroup]):
 
     def parse(self, body: Body) -> BrokerGroup:
         return group_of(body)
-
-    def note_failure(self, error: Exception) -> None:
-        name = "/".join(self.key[1:])
-        self.context.log.warning("group.unattended", group=name, error=str(error))
 
     def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
@@ -100,7 +92,7 @@ class GroupPass(Pass[BrokerGroup]):
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group, live)
-        self._pointer.found = (group, live.pods)
+        self._pointer.group = group
         await self._configure_elector(group, live)
         election = self.elector.election
         seen = await self._drain.look(group, seen_of(group, live, election, before))
@@ -118,7 +110,7 @@ class GroupPass(Pass[BrokerGroup]):
         order, operation = user_orders.given(group), None
         # An operator that has just started knows no master yet, and would refuse every order.
         if order is not None and election.has_looked and not group.is_deleting:
-            operation = await self._orders.obey(group, seen, order)
+            operation = await self._orders.obey(group, seen, order, body)
         operation = operation or self._orders.end_of_acceptance(group, election, before)
         step = await self._act(group, decision.step, live)
         if isinstance(step, Release):
@@ -136,7 +128,7 @@ class GroupPass(Pass[BrokerGroup]):
             last_operation=operation,
         )
         await self._write_status(group, found, before)
-        await self._reporter.note(group, found, before)
+        self._reporter.note(group, found, before)
         is_idle = isinstance(step, Nothing) and order is None and not (refusal or fault)
         return self.context.resync_ms if is_idle and seen.has_master else SOON_MS
 
@@ -220,4 +212,4 @@ class GroupPass(Pass[BrokerGroup]):
     async def _write_status(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
         status = self.status = status_of(group, found, before, self.context.wall_time())
         if status != before:
-            await self.context.write_status(self.key, status)
+            await self.context.api.apply(status_body(self.key, status), part="Status")

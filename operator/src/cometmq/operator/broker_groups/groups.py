@@ -7,13 +7,12 @@ from cometmq.ha.port import RecordPort
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
-from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.engine import Engine
-from cometmq.operator.engine.managed import Key
+from cometmq.operator.managed import Key
 from cometmq.operator.metrics import GroupFigures, OperatorFigures
+from cometmq.operator.passes import Context, ObjectTasks
 
 
-class Groups(Engine[GroupPass]):
+class Groups(ObjectTasks[GroupPass]):
     def __init__(
         self,
         context: Context,

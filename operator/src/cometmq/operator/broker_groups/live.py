@@ -23,8 +23,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         found = await api.get("StatefulSet", group.namespace, group.name)
         if found is not None and not group.may_change(found):
             found = None
-        pods = await api.list("Pod", group.namespace, group.selector)
-        claims = await api.list("PersistentVolumeClaim", group.namespace, group.selector)
+        pods = await api.list("Pod", group.namespace, group.labels)
+        claims = await api.list("PersistentVolumeClaim", group.namespace, group.labels)
         by_ordinal = {group.ordinal(pod["metadata"]["name"]): pod for pod in pods}
         return cls(
             stateful_set=found,

@@ -68,9 +68,9 @@ class MasterEndpoint:
         metadata = wanted["metadata"]
         try:
             if not version:
-                return await self._api.create(KIND, metadata["namespace"], wanted)
-            patch = {**wanted, "metadata": {**metadata, "resourceVersion": version}}
-            return await self._api.patch(KIND, metadata["namespace"], metadata["name"], patch)
+                return await self._api.create(wanted)
+            change = {**wanted, "metadata": {**metadata, "resourceVersion": version}}
+            return await self._api.patch(KIND, metadata["namespace"], metadata["name"], change)
         except ApiRefused as error:
             if error.status != 409:
                 raise

@@ -24,6 +24,15 @@ MANAGER: Final = "cometmq-operator"
 """Kubernetes' own controller leaves EndpointSlices of other managers alone."""
 
 
+class PodAddress(msgspec.Struct, frozen=True):
+    """Where a pod is reached."""
+
+    name: str
+    uid: str
+    address: str
+    node: str
+
+
 class MasterPod(msgspec.Struct, frozen=True):
     """The pod of a master, and the epoch in which it is the master."""
 

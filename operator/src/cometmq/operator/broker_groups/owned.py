@@ -15,7 +15,7 @@ from cometmq.operator.broker_groups import render
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.live import Live
 from cometmq.operator.broker_groups.master_service import address_of
-from cometmq.operator.engine.context import Context
+from cometmq.operator.passes import Context
 
 _UNITS: Final = {
     "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
@@ -91,7 +91,7 @@ class OwnedObjects:
             found = [
                 {**one, "kind": kind}
                 for kind in render.OPTIONAL
-                for one in await api.list(kind, group.namespace, group.selector)
+                for one in await api.list(kind, group.namespace, group.labels)
             ]
             self._owned = frozenset(_key(one) for one in found if group.owns(one))
         self._owned |= names

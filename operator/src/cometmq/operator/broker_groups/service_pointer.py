@@ -2,17 +2,16 @@
 """Points the Service of a group at each master that opens, during passes and between them."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
-from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
+from cometmq.operator.api import ApiRefused, ApiUnreachable
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.master_endpoint import KIND, MasterEndpoint
 from cometmq.operator.broker_groups.master_service import MasterPod
 from cometmq.operator.broker_groups.owned import OwnedObjects
-from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.managed import Key
+from cometmq.operator.managed import Key
+from cometmq.operator.passes import Context
 
 RETRY_MS: Final = 500
 
@@ -22,12 +21,12 @@ class ServicePointer:
         self, key: Key, context: Context, elector: GroupElector, owned: OwnedObjects
     ) -> None:
         self._key = key
-        self._log = context.log
+        self._context = context
         self._elector = elector
         self._owned = owned
         self._endpoint = MasterEndpoint(context.api, log=context.log)
-        self.found: tuple[BrokerGroup, Mapping[int, Body]] | None = None
-        """The group and its pods, as of the last pass."""
+        self.group: BrokerGroup | None = None
+        """The group, as of the last pass."""
 
     def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs the EndpointSlice if another client
@@ -46,7 +45,7 @@ class ServicePointer:
                 await self.point()
             except (ApiUnreachable, ApiRefused) as error:
                 name = "/".join(self._key[1:])
-                self._log.warning("master_service.unmoved", group=name, error=str(error))
+                self._context.log.warning("master_service.unmoved", group=name, error=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
                 opened.set()
 
@@ -56,14 +55,12 @@ class ServicePointer:
         This is also called between passes, when a master opens. A pod that has just started has no
         address yet; the pass that follows its event finds it.
         """
-        record, service = self._elector.open_master, self._owned.service
-        if self.found is None or service is None or record is None:
+        record, service, group = self._elector.open_master, self._owned.service, self.group
+        if group is None or service is None or record is None or not group.has_master_service:
             return
-        group, pods = self.found
-        pod = pods.get(record.holder.ordinal)
-        address = "" if pod is None else pod.get("status", {}).get("podIP", "")
-        if pod is None or not address or not group.has_master_service:
-            return
-        metadata, node = pod["metadata"], pod["spec"].get("nodeName", "")
-        master = MasterPod(metadata["name"], metadata["uid"], address, node, record.epoch)
-        await self._endpoint.point(group, service["metadata"]["uid"], master)
+        name = group.pod(record.holder.ordinal)
+        pods = list(self._context.pods.get((group.namespace, group.name), ()))
+        pod = next((one for one in pods if one.name == name and one.address), None)
+        if pod is not None:
+            master = MasterPod(pod.name, pod.uid, pod.address, pod.node, record.epoch)
+            await self._endpoint.point(group, service["metadata"]["uid"], master)

@@ -28,7 +28,7 @@ from cometmq.operator.broker_groups.decide import (
 )
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.seen import Seen
-from cometmq.operator.engine.managed import dated
+from cometmq.operator.managed import dated
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from cometmq.operator.api_types.topics_and_groups import (
     Permission,
     TopicSpec,
 )
-from cometmq.operator.engine.managed import dated
+from cometmq.operator.managed import dated
 from cometmq.operator.topics_and_groups.item import Claim, Declared
 from cometmq.remoting.bodies.topic_config import (
     SubscriptionGroupConfig,

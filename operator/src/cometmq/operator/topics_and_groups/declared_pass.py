@@ -11,15 +11,14 @@ import msgspec
 
 from cometmq.operator.api import ApiUnreachable, Body
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
-from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.managed import Key
-from cometmq.operator.engine.passes import Pass
-from cometmq.operator.engine.quiet import Quiet
+from cometmq.operator.managed import Key, status_body
+from cometmq.operator.passes import Context, Pass
 from cometmq.operator.secrets import SecretFault
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
-from cometmq.operator.topics_and_groups.item import FINALIZER, Claim, Declared, declared_of, owner
+from cometmq.operator.topics_and_groups.item import Claim, Declared, declared_of, owner
 from cometmq.operator.topics_and_groups.suite import DeclaredBrokers, is_outage, open_admin
+from cometmq.operator.unconsumed import Quiet
 from cometmq.remoting.errors import CometError
 
 RESYNC_FACTOR: Final = 10
@@ -43,9 +42,6 @@ class Rivals(Protocol):
     turns: asyncio.Semaphore
     """Limits the number of concurrent passes."""
 
-    async def loaded(self) -> None:
-        """Wait until the claims are known."""
-
     def competing(self, claim: Claim) -> list[Claim]:
         """Return the claims of other objects to the same entry that are not being deleted."""
 
@@ -59,12 +55,10 @@ class Rivals(Protocol):
 class DeclaredPass(Pass[Declared]):
     """Passes over one Topic or ConsumerGroup."""
 
-    finalizer = FINALIZER
-
     def __init__(self, key: Key, context: Context, rivals: Rivals) -> None:
         super().__init__(key, context)
         self._rivals = rivals
-        self._quiet = Quiet(context)
+        self._quiet = Quiet(context.clock.monotonic_ms, context.quiet_ms)
         self._failures = 0
         self._found: Claim | None = None
         """The claim with the brokers that the last pass found."""
@@ -82,10 +76,6 @@ class DeclaredPass(Pass[Declared]):
             return claim
         return msgspec.structs.replace(claim, brokers=found.brokers)
 
-    def note_failure(self, error: Exception) -> None:
-        name = "/".join(self.key)
-        self.context.log.warning("declared.unattended", object=name, error=str(error))
-
     def wants_finalizer(self, item: Declared) -> bool:
         return item.is_to_delete
 
@@ -98,7 +88,6 @@ class DeclaredPass(Pass[Declared]):
         return await super().is_released(item)
 
     async def run(self) -> int | None:
-        await self._rivals.loaded()
         async with self._rivals.turns:
             return await super().run()
 
@@ -111,7 +100,7 @@ class DeclaredPass(Pass[Declared]):
             return self._resync_ms
         outcome, is_deleted = await self._change(item, before)
         if is_deleted:
-            await self._report(item, "Deleted", f"{item.entry} is deleted at all its brokers")
+            self.report("Deleted", f"{item.entry} is deleted at all its brokers")
             return None
         await self._finish(item, outcome, before)
         is_to_release = item.is_deleting and outcome.owner is not None
@@ -186,7 +175,7 @@ class DeclaredPass(Pass[Declared]):
             change = decide.differences(one.config, config)
             verb = "created" if one.config is None else "changed"
             text = f"{item.entry} is {verb} at {one.name}" + (f": {change}" if one.config else "")
-            await self._report(item, "Created" if one.config is None else "Changed", text)
+            self.report("Created" if one.config is None else "Changed", text)
             after.append(msgspec.structs.replace(one, config=config))
         return tuple(after)
 
@@ -208,17 +197,10 @@ class DeclaredPass(Pass[Declared]):
         now = self.context.wall_time()
         status = self.status = decide.status_of(item, outcome, before, now)
         if status != before:
-            await self.context.write_status(self.key, status)
+            await self.context.api.apply(status_body(self.key, status), part="Status")
         (ready,) = status.conditions
         old = next((one.reason for one in before.conditions), None)
         if ready.reason not in (self._reason, old) and ready.reason != Reason.APPLYING:
             is_warning = ready.reason != Reason.AS_SPECIFIED
-            await self._report(item, ready.reason, ready.message, is_warning=is_warning)
+            self.report(ready.reason, ready.message, is_warning=is_warning)
         self._reason = ready.reason
-
-    async def _report(
-        self, item: Declared, reason: str, text: str, *, is_warning: bool = False
-    ) -> None:
-        name = "/".join(item.key)
-        self.context.log.info("declared.changed", object=name, reason=reason, text=text)
-        await self.context.write_event(item.key, item.uid, (reason, text), is_warning=is_warning)

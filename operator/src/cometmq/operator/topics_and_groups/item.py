@@ -2,19 +2,16 @@
 """One Topic or ConsumerGroup as read from the API, and its claim to a name in RocketMQ."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.api_types.sections import Retain
 from cometmq.operator.api_types.topics_and_groups import TOPIC, ConsumerGroupSpec, TopicSpec
-from cometmq.operator.engine.managed import SKIP_DRAIN, Key, Managed, metadata_of
+from cometmq.operator.managed import SKIP_DRAIN, Key, Managed, metadata_of
 
-FINALIZER: Final = f"operator.{GROUP}/delete"
-"""Present only while deletionPolicy is Delete, so that an object whose topic is retained can be
-deleted without an operator.
-"""
+Entry = tuple[str, str, str]
+"""A topic or consumer group: its kind, its name, and the name of its cluster."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +20,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: Key
+    uid: str
     created: str
     """Creation time in the API's format, which sorts as text."""
     name: str
@@ -34,8 +32,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     @property
-    def entry(self) -> tuple[str, str, str]:
-        """The declared entry: its kind, its name, and the name of its cluster."""
+    def entry(self) -> Entry:
         return self.key[0], self.name, self.cluster
 
     @property
@@ -84,6 +81,7 @@ class Declared(Managed, frozen=True, kw_only=True):
     def claim(self) -> Claim:
         return Claim(
             key=self.key,
+            uid=self.uid,
             created=self.created,
             name=self.entry,
             cluster=self.spec.cluster_name,
@@ -99,7 +97,7 @@ def declared_of(kind: str, body: Mapping[str, Any]) -> Declared:
     else:
         spec = msgspec.convert(body["spec"], ConsumerGroupSpec)
     created = body["metadata"].get("creationTimestamp", "")
-    return Declared(kind=kind, created=created, spec=spec, **metadata_of(body, FINALIZER))
+    return Declared(kind=kind, created=created, spec=spec, **metadata_of(body))
 
 
 def owner(claim: Claim, others: Iterable[Claim]) -> Claim:

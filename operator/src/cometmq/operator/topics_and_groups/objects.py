@@ -2,121 +2,87 @@
 """Runs the tasks of all Topics and ConsumerGroups, and decides which object owns a name."""
 
 import asyncio
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
-from cometmq.operator.api_types.topics_and_groups import PLURALS
-from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.engine import RETRY_MS, Engine
-from cometmq.operator.engine.managed import Key
+from cometmq.operator.managed import Key
 from cometmq.operator.metrics import DeclaredFigures, OperatorFigures
+from cometmq.operator.passes import Context, ObjectTasks
 from cometmq.operator.topics_and_groups.declared_pass import DeclaredPass
-from cometmq.operator.topics_and_groups.item import Claim, declared_of
+from cometmq.operator.topics_and_groups.item import Claim, Entry
 
 PASSES_MAX: Final = 8
 """Concurrent passes: each reads a table of all topics from every broker."""
 
 
-class DeclaredObjects(Engine[DeclaredPass]):
+class DeclaredObjects(ObjectTasks[DeclaredPass]):
     def __init__(self, context: Context, figures: OperatorFigures) -> None:
         super().__init__(context, figures.count)
-        self._claims: dict[Key, Claim] = {}
+        self._found: dict[Key, Claim] = {}
+        """The claims with the brokers that passes have found."""
+        self._gone: set[Claim] = set()
+        """Claims in kopf's index whose objects are gone: after a lost watch, kopf lists what
+        exists, and is not told what was deleted meanwhile."""
         self._marks: dict[Key, tuple[object, ...]] = {}
         """The parts of each object, as last seen, whose change starts a pass."""
-        self._is_loaded = asyncio.Event()
         self.turns = asyncio.Semaphore(PASSES_MAX)
 
     def new(self, key: Key) -> DeclaredPass:
         return DeclaredPass(key, self.context, self)
 
-    def start(self, namespaces: Sequence[str]) -> None:
-        """Load the claims in these namespaces in the background; without namespaces, in all.
+    def changed(self, key: Key, entry: Entry, mark: tuple[object, ...]) -> None:
+        """Start passes over an object and its namesakes unless its `mark` is as before.
 
-        Passes begin only once the claims are loaded. Otherwise, the younger of two objects might
-        change a topic that the older one owns.
-        """
-        self.tasks.keep(lambda: self._load(tuple(namespaces) or ("",)), name="declared-claims")
-
-    async def loaded(self) -> None:
-        """Wait until the claims are known."""
-        await self._is_loaded.wait()
-
-    def changed(self, kind: str, body: Body) -> None:
-        """Note an object that was created or changed; start a pass over it, unless
-        only its status has changed.
-
-        The operator itself writes the status, so a shrinking backlog would otherwise cause passes
+        The operator itself writes statuses, so a shrinking backlog would otherwise cause passes
         without a pause.
         """
-        self._note(kind, body)
-        metadata = body["metadata"]
-        key = (kind, metadata["namespace"], metadata["name"])
-        parts = ("uid", "generation", "annotations", "finalizers", "deletionTimestamp")
-        mark = tuple(metadata.get(part) for part in parts)
         if self._marks.get(key) != mark or key not in self:
             self._marks[key] = mark
             self.wake(key)
+            self._wake_namesakes(key, entry)
 
-    def deleted(self, kind: str, namespace: str, name: str) -> None:
-        """Forget an object; another object that declares the same name takes over."""
-        self.ended((kind, namespace, name))
+    def deleted(self, key: Key, entry: Entry) -> None:
+        """Start passes over the object, which end its task, and over its namesakes."""
+        self.wake(key)
+        self._wake_namesakes(key, entry)
 
     def ended(self, key: Key) -> None:
         self._marks.pop(key, None)
-        self._forget(key)
+        self._found.pop(key, None)
+        for entry, claims in list(self.context.claims.items()):
+            gone = {one for one in list(claims) if one.key == key}
+            self._gone |= gone
+            if gone:
+                self._wake_namesakes(key, entry)
 
     def competing(self, claim: Claim) -> list[Claim]:
         """Return the claims of other objects to the same entry that are not being deleted."""
-        return [one for one in self._claims.values() if claim.competes(one)]
+        return [one for one in self._namesakes(claim.key, claim.entry) if claim.competes(one)]
 
     def has_unseen(self, claim: Claim) -> bool:
         """Return whether no pass has looked yet for the brokers of an object that may compete."""
-        others = [one for one in self._claims.values() if claim.is_namesake(one)]
-        return any(one.brokers is None for one in others)
+        return any(one.brokers is None for one in self._namesakes(claim.key, claim.entry))
 
     def found(self, claim: Claim) -> None:
         """Note the brokers of a claim; wake the objects that it turns out to compete with."""
-        before = self._claims.get(claim.key)
-        if before is not None and before.brokers != claim.brokers:
-            self._claims[claim.key] = claim
-            self._wake_all(claim)
+        before, self._found[claim.key] = self._found.get(claim.key), claim
+        if before is None or before.brokers != claim.brokers:
+            self._wake_namesakes(claim.key, claim.entry)
 
     def figures(self) -> list[DeclaredFigures]:
         return [DeclaredFigures(*work.key, work.status) for work in self]
 
-    async def _load(self, namespaces: Iterable[str]) -> None:
-        while not self._is_loaded.is_set():
-            try:
-                for kind, namespace in itertools.product(PLURALS, namespaces):
-                    for body in await self.context.api.list_all(kind, namespace):
-                        self._note(kind, body)
-                self._is_loaded.set()
-            except (ApiUnreachable, ApiRefused) as error:
-                self.context.log.warning("declared.unattended", object="all", error=str(error))
-                await asyncio.sleep(RETRY_MS / 1000)
+    def _namesakes(self, key: Key, entry: Entry) -> Iterator[Claim]:
+        """Yield the claims of other objects to an entry, with the brokers that passes found."""
+        for one in list(self.context.claims.get(entry, ())):
+            if one.key != key and one not in self._gone:
+                found = self._found.get(one.key)
+                is_same = found is not None and found.name_servers == one.name_servers
+                brokers = found.brokers if found is not None and is_same else None
+                yield msgspec.structs.replace(one, brokers=brokers)
 
-    def _note(self, kind: str, body: Body) -> None:
-        try:
-            item = declared_of(kind, body)
-        except msgspec.ValidationError:  # of another version of the definition: its pass reports it
-            return
-        if item.is_deleting:
-            self._forget(item.key)
-            return
-        before, work = self._claims.get(item.key), self.get(item.key)
-        claim = self._claims[item.key] = item.claim if work is None else work.claim_of(item)
-        if before is not None and before != claim:
-            self._wake_all(before)
-
-    def _forget(self, key: Key) -> None:
-        claim = self._claims.pop(key, None)
-        if claim is not None:
-            self._wake_all(claim)
-
-    def _wake_all(self, claim: Claim) -> None:
-        for one in self.competing(claim):
+    def _wake_namesakes(self, key: Key, entry: Entry) -> None:
+        for one in self._namesakes(key, entry):
             self.wake(one.key)

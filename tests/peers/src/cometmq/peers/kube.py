@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cometmq.ha.places.kube_api import Api, api_at
-from cometmq.operator.api import LIMITS
+from cometmq.operator.api import ApiServer
 from cometmq.peers.errors import PeerError
 from cometmq.peers.java.maven import cache_entry
 from cometmq.peers.paths import ROOT
@@ -82,9 +81,11 @@ class KubeApiServer:
     def port(self) -> int:
         return self._port
 
-    def api(self) -> Api:
-        """Return a client of an administrator, which does not verify the server."""
-        return api_at(HOST, self._port, lambda: self.token, None, LIMITS)
+    def server(self) -> ApiServer:
+        """Return the server as an administrator sees it."""
+        token = self.directory / "token"
+        token.write_text(self.token, encoding="ascii")
+        return ApiServer(host=HOST, port=self._port, ca=self.certificate, token=token)
 
     @property
     def kubeconfig(self) -> Path:

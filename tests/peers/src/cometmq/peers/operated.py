@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.operator.api import KubeApi
+from cometmq.operator.api import record_of
 from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
 from cometmq.operator.app import OperatorApp
 from cometmq.operator.broker_groups.group_elector import Addresses
@@ -38,7 +38,7 @@ class OperatedGroup:
 
     def __init__(self, kube: KubeApiServer, namespace: str, folder: Path) -> None:
         self.kube, self.namespace, self.folder = kube, namespace, folder
-        self.api = kube.api()
+        self.server = kube.server()
         self.main = {one: free_broker_port() for one in range(3)}
         self.control = {one: free_port() for one in range(9)}
         self.brokers: dict[int, KillableApp] = {}
@@ -67,14 +67,14 @@ class OperatedGroup:
     def operator(self, identity: str = "one") -> OperatorApp:
         settings = OperatorSettings(
             namespace=self.namespace, watch_namespaces=self.namespace, identity=identity,
-            default_image="cometmq:test", drain_quiet_mills=1_000,
+            default_image="cometmq:test", drain_quiet_mills=1_000, liveness_port=-1,
         )  # fmt: skip
         addresses = Addresses(
             control=lambda _group, one: f"{HOST}:{self.control[one]}",
             main=lambda _group, one: f"{HOST}:{self.main[one]}",
         )
         return OperatorApp(
-            Loaded(settings, {}, {}), log=self.log, clock=SystemClock(), api=self.api,
+            Loaded(settings, {}, {}), log=self.log, clock=SystemClock(), server=self.server,
             addresses=addresses,
         )  # fmt: skip
 
@@ -97,7 +97,7 @@ class OperatedGroup:
             load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given),
             log=RecordingLog(),
             clock=SystemClock(),
-            record=KubeApi(self.api).record(self.namespace, "orders"),
+            record=record_of(self.server.records())(self.namespace, "orders"),
         )
         await app.start()
         self.brokers[ordinal] = app

@@ -231,19 +231,18 @@ MEANINGS: Final[Mapping[str, str]] = {
     "deletion of the group waits.",
     "drain.blocked": "A broker of a group that is being deleted cannot be made read-only; the "
     "deletion waits.",
-    "declared.unattended": "Reconciling a Topic or ConsumerGroup failed because the API server did "
-    "not answer or refused the request; the operator tries again after 2 s.",
     "event.lost": "An Event could not be written; nothing depends on it.",
     "master_service.moved": "The Service of a broker group's master leads to this pod now.",
     "master_service.unmoved": "The EndpointSlice of a broker group's master could not be written; "
     "the operator tries again after 0.5 s. Clients reach the next master only afterwards.",
-    "group.unattended": "Reconciling a BrokerGroup failed because the API server did not answer or "
-    "refused the request, or because the operator cannot read the spec; the operator tries again "
-    "after 2 s. Failover continues.",
+    "object.unattended": "Reconciling a BrokerGroup, Topic or ConsumerGroup failed because the API "
+    "server did not answer or refused the request, or because the operator cannot read the spec; "
+    "the operator tries again after 2 s. Failover continues.",
     "secret.unusable": "A Secret with the certificate of a group's brokers is missing or cannot be "
     "used; the operator reaches the brokers as before. A condition of the group says what to do.",
-    "watch.interrupted": "The operator's watch of a kind of objects failed; it begins again after "
-    "0.5 s. Until then, changes of these objects are noticed at the next periodic pass only.",
+    "kopf.ended": "The part of the operator that watches objects has ended with this error; it "
+    "begins again after 1 s. Until then, changes of objects are noticed at the next periodic pass "
+    "only. Failover continues.",
     "leader.lost": "Another operator may act now; this one becomes a standby.",
     "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",
     # txn-checker

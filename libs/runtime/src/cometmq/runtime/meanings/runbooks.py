@@ -54,7 +54,7 @@ RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
         "namesrv.unreachable",
         "route.unknown",
     ),
-    "operator.md": ("declared.unattended", "group.unattended", "leader.lost"),
+    "operator.md": ("leader.lost", "object.unattended"),
     "parked-messages.md": ("message.parked",),
     "program-down.md": ("program.failed",),
     "slave-does-not-follow.md": (

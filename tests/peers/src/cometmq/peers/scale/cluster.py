@@ -12,9 +12,8 @@ from typing import Final, Self
 
 import msgspec
 
-from cometmq.ha.places.http import LIMITS, Limits
-from cometmq.ha.places.kube_api import Api, api_at
 from cometmq.ha.places.kubernetes import KubernetesRecord
+from cometmq.operator.api import ApiServer
 from cometmq.operator.broker_groups.group import MEMBERS_MAX
 from cometmq.peers.ports import HOST
 
@@ -41,15 +40,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, path: Path) -> None:
         path.write_bytes(msgspec.json.encode(self))
 
-    def api(self, limits: Limits = LIMITS) -> Api:
-        """Return a new client of the API server as a program in a pod sees it: verified, the token
-        in a file.
-        """
-        return api_at(HOST, self.api_port, self._read_token, Path(self.ca), limits)
+    def server(self) -> ApiServer:
+        """Return the API server as a program in a pod sees it: verified, the token in a file."""
+        return ApiServer(host=HOST, port=self.api_port, ca=Path(self.ca), token=Path(self.token))
 
     def record(self, group: str) -> KubernetesRecord:
         """Return a new client of a group's record, which shares nothing with other clients."""
-        return KubernetesRecord(self.api(), self.namespace, group)
+        return KubernetesRecord(self.server().records(), self.namespace, group)
 
     def main(self, group: str, ordinal: int) -> str:
         return f"{host_of(group, ordinal)}:{self.main_port}"
@@ -75,9 +72,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             "namesrvAddr": "",
             "storePathRootDir": str(folder),
         }
-
-    def _read_token(self) -> str:
-        return Path(self.token).read_text(encoding="ascii")
 
 
 def group_name(number: int) -> str:

@@ -29,14 +29,14 @@ OBJECTS_S: Final = 600.0
 """How long the operator and the controllers may take to create the objects of all pods."""
 POLL_S: Final = 1.0
 SMALL: Final = {"mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "60000"}
-READY: Final = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}}
+READY: Final = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
 
 log = logging.get("node")
 
 
 async def main(stop: Stop) -> None:
     cluster, folder, pods = given_cluster(), Path(sys.argv[2]), sys.argv[3:]
-    async with KubeApi(cluster.api()) as api, asyncio.timeout(OBJECTS_S):
+    async with KubeApi(cluster.server()) as api, asyncio.timeout(OBJECTS_S):
         for pod in pods:
             await start_broker(cluster, api, pod, folder / pod)
         for pod in pods:
@@ -73,7 +73,10 @@ def written(path: Path, content: bytes) -> Path:
 
 
 async def report_ready(cluster: Cluster, api: KubeApi, pod: str) -> None:
-    await found(lambda: api.patch("Pod", cluster.namespace, pod, READY, part="status"))
+    await found(lambda: api.get("Pod", cluster.namespace, pod))
+    metadata = {"namespace": cluster.namespace, "name": pod}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": READY}
+    await api.apply(body, part="Status")
 
 
 async def found(call: Callable[[], Awaitable[dict[str, Any] | None]]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ at fixed paths and a fixed name, and the addresses of brokers, which a pod gets 
 import sys
 from functools import partial
 
-from cometmq.operator.api import LIMITS
 from cometmq.operator.app import OperatorApp
 from cometmq.operator.broker_groups.group_elector import Addresses
 from cometmq.operator.settings import PREFIX, OperatorSettings
@@ -28,7 +27,7 @@ async def main(stop: Stop) -> None:
         control=lambda group, one: cluster.control(group.name, one),
         main=lambda group, one: cluster.main(group.name, one),
     )
-    build = partial(OperatorApp, settings, api=cluster.api(LIMITS), addresses=addresses)
+    build = partial(OperatorApp, settings, server=cluster.server(), addresses=addresses)
     await configured_program(build, settings, log=log)(stop)
 
 

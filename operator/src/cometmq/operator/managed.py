@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an object that are the same for all kinds (pure): metadata and conditions."""
+"""The parts of an object that are the same for all kinds (pure): metadata, conditions, status."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.operator.api_types.broker_group import GROUP
+from cometmq.operator.api_types.broker_group import API_VERSION, GROUP
 from cometmq.operator.api_types.status import Condition
 
+FINALIZER: Final = f"operator.{GROUP}/drain"
+"""kopf's finalizer, on objects whose deletion may have to wait."""
 SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
 """Annotation that lets a deletion go on although messages are left."""
 
@@ -28,7 +30,7 @@ class Managed(msgspec.Struct, frozen=True, kw_only=True):
     has_finalizer: bool = False
 
 
-def metadata_of(body: Mapping[str, Any], finalizer: str) -> dict[str, Any]:
+def metadata_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of Managed as read from the API."""
     metadata = body["metadata"]
     return {
@@ -38,7 +40,7 @@ def metadata_of(body: Mapping[str, Any], finalizer: str) -> dict[str, Any]:
         "generation": metadata.get("generation", 0),
         "annotations": metadata.get("annotations") or {},
         "is_deleting": "deletionTimestamp" in metadata,
-        "has_finalizer": finalizer in (metadata.get("finalizers") or ()),
+        "has_finalizer": FINALIZER in (metadata.get("finalizers") or ()),
     }
 
 
@@ -51,3 +53,16 @@ def dated(fresh: Iterable[Condition], before: list[Condition], now: str) -> list
         return old.last_transition_time if old and old.status == one.status else now
 
     return [msgspec.structs.replace(one, last_transition_time=since(one)) for one in fresh]
+
+
+def status_body(key: Key, status: msgspec.Struct) -> dict[str, Any]:
+    """Return what is applied to write a status; fields that are empty now are no longer applied,
+    so the API server removes them.
+    """
+    kind, namespace, name = key
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"namespace": namespace, "name": name},
+        "status": msgspec.to_builtins(status),
+    }
