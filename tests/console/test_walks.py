@@ -155,7 +155,7 @@ def test_a_phone_shows_the_entry_of_the_page_and_the_newest_figures(tab, place):
             "document.querySelector('.menu [aria-current]').getBoundingClientRect())"
         )
         assert left >= 0
-        assert right <= 375
+        assert right < 376  # the browser rounds
     tab.open(f"{place.url}/group?name=billing")
     plot = "document.querySelector('figure.card')"
     assert tab.run(f"{plot}.scrollLeft + {plot}.clientWidth >= {plot}.scrollWidth - 1")

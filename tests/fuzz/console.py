@@ -10,11 +10,12 @@ import asyncio
 import functools
 import tempfile
 import zlib
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
+
+from starlette.types import ASGIApp
 
 from cometmq.client.admin.figures import BrokerFigures
 from cometmq.client.settings import ClientOptions
@@ -25,7 +26,6 @@ from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.clients import Known
-from cometmq.console.web.exchange import Handler, Request
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import History
 from cometmq.insight.model import (
@@ -105,32 +105,50 @@ def console_request(data: bytes) -> None:
     check = zlib.crc32(data)
     _clock.advance(_PAUSE_MS)
     headers = [
-        ("host", "localhost"),
-        ("authorization", f"Bearer {_TOKEN}"),
-        ("content-type", "application/x-www-form-urlencoded"),
-        *([("accept", "application/json")] if check % 2 else []),
+        (b"host", b"localhost"),
+        (b"authorization", f"Bearer {_TOKEN}".encode()),
+        (b"content-type", b"application/x-www-form-urlencoded"),
+        *([(b"accept", b"application/json")] if check % 2 else []),
     ]
     statuses = []
     usual = "/topic/create" if method == "POST" else "/topics"
     for path in (usual, _PATHS[check % len(_PATHS)]):
-        target = f"{path}?{query}"
-        request = Request(method, target, headers, _sent(form), client="127.0.0.1")
-        answer = _loop.run_until_complete(_site()(request))
-        assert answer.body or answer.status == HTTPStatus.SEE_OTHER, "an answer without a text"
-        for name, value in answer.headers.items():
-            assert value.isascii(), f"the header {name} has {value!r}"
-            assert value.isprintable(), f"the header {name} has {value!r}"
-        statuses.append(answer.status)
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+        }
+        status, answered, body = _loop.run_until_complete(_asked(scope, form))
+        assert body or status == HTTPStatus.SEE_OTHER, "an answer without a text"
+        for name, value in answered:
+            assert value.isascii(), f"the header {name!r} has {value!r}"
+            assert value.decode().isprintable(), f"the header {name!r} has {value!r}"
+        statuses.append(status)
     if all(400 <= status < 500 for status in statuses):  # the cluster causes others
         raise RemoteProtocolError(f"{statuses}")
 
 
-async def _sent(form: bytes) -> AsyncIterator[bytes]:
-    yield form
+async def _asked(scope: dict[str, Any], form: bytes) -> tuple[int, list[Any], bytes]:
+    """Return the status, the headers and the body of an answer."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": form}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await _site()(scope, receive, send)
+    begin, *parts = sent
+    return begin["status"], begin["headers"], b"".join(it.get("body", b"") for it in parts)
 
 
 @functools.cache
-def _site() -> Handler:
+def _site() -> ASGIApp:
     folder = Path(_kept.enter_context(tempfile.TemporaryDirectory()))
     log, client = _Faults(), _Away()
     given = {"namesrvAddr": "n:9876", "storePathRootDir": str(folder)}

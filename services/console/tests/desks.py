@@ -16,7 +16,6 @@ from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.clients import Known
-from cometmq.console.web.exchange import Request
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, Unknown
@@ -72,23 +71,6 @@ def snapshot(clock, **parts):
     return Snapshot(namesrv="n:9876", taken_ms=clock.now_ms(), took_ms=3, **given)
 
 
-class Direct(httpx2.AsyncBaseTransport):
-    """Hands the requests of a client to an application."""
-
-    def __init__(self, handler, address):
-        self._handler = handler
-        self._address = address
-
-    async def handle_async_request(self, request):
-        headers = [(name.decode().lower(), value.decode()) for name, value in request.headers.raw]
-        target = request.url.raw_path.decode()
-        answer = await self._handler(
-            Request(request.method, target, headers, request.stream, client=self._address)
-        )
-        given = [*answer.headers.items(), *(("Set-Cookie", it) for it in answer.cookies)]
-        return httpx2.Response(answer.status, headers=given, content=answer.body)
-
-
 class Site:
     """An application, and a browser with its cookies."""
 
@@ -125,13 +107,14 @@ class Site:
         if oidc is not None:
             self.oidc = chosen["oidc"] = oidc(loaded.value, clock=self.clock)
             stack.push_async_callback(self.oidc.close)
-        self._handler = site(self.desk, self.tokens, known=Known(), **chosen)
+        self._app = site(self.desk, self.tokens, known=Known(), **chosen)
         self._stack = stack
         self.web = self.browser("127.0.0.1")
 
     def browser(self, address):
         """Return a browser without cookies on another machine."""
-        web = httpx2.AsyncClient(transport=Direct(self._handler, address), base_url=BASE)
+        transport = httpx2.ASGITransport(app=self._app, client=(address, 1))
+        web = httpx2.AsyncClient(transport=transport, base_url=BASE)
         self._stack.push_async_callback(web.aclose)
         return web
 

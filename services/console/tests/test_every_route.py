@@ -59,7 +59,7 @@ def routes(monkeypatch):
     class Noted(Frame):
         def __init__(self, *args, **more):
             super().__init__(*args, **more)
-            found.update({path: methods.split() for path, (_, methods) in self._routes.items()})
+            found.update(self.methods)
 
     monkeypatch.setattr(site_module, "Frame", Noted)
     return found

@@ -300,7 +300,8 @@ async def test_addresses_with_a_slash_at_the_end_and_other_methods(sites):
     for path in ("//evil.example/", "//"):
         assert "evil" not in (await site.web.get(path)).headers.get("location", "")
     refused = await site.web.delete("/cometmq/thing", headers=JSON)
-    assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+    assert refused.status_code == 405
+    assert set(refused.headers["allow"].split(", ")) == {"GET", "HEAD"}
     assert (await site.web.head("/cometmq/thing?name=a")).status_code == 200
 
 

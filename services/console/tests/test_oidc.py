@@ -15,15 +15,15 @@ import httpx2
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from cometmq.console.login.accounts import Refused
 from cometmq.console.login.oidc import Oidc
-from cometmq.console.web.clients import Known
-from cometmq.console.web.exchange import Response, redirect
-from cometmq.console.web.rendering import json_answer
-from cometmq.console.web.server import WebServer
+from cometmq.console.web.rendering import json_answer, redirect
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.http.server import HttpServer
 from cometmq.testing.remoting.hostile_json import hostile
 
 from .desks import Site
@@ -60,10 +60,8 @@ class Provider:
     async def start(self, stack):
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        tasks = TaskSet(NO_LOG)
-        server = WebServer(
-            self._answer, tls=None, trusted_proxies="", known=Known(), tasks=tasks, log=NO_LOG
-        )
+        every = Route("/{path:path}", self._answer, methods=["GET", "POST"])
+        server = HttpServer(Starlette(routes=[every]), log=NO_LOG)
         await server.start(listener)
         self.stop = server.stop
         stack.push_async_callback(server.stop)
@@ -75,9 +73,9 @@ class Provider:
             "/token": self._token,
             "/keys": self._keys,
         }
-        if (body := self.hostile.get(request.path)) is not None:
-            return Response(body, kind="application/json")
-        return await pages[request.path](request)
+        if (body := self.hostile.get(request["path"])) is not None:
+            return Response(body, media_type="application/json")
+        return await pages[request["path"]](request)
 
     async def _metadata(self, _request):
         return json_answer(
@@ -90,14 +88,14 @@ class Provider:
         )
 
     async def _authorize(self, request):
-        asked = {name: request.arg(name) for name in request.args}
+        asked = request.query_params
         assert asked["code_challenge_method"] == "S256"
         code = secrets.token_urlsafe(8)
         self.codes[code] = asked["code_challenge"], asked["nonce"]
         return redirect(f"{asked['redirect_uri']}?code={code}&state={asked['state']}")
 
     async def _token(self, request):
-        form = parse_qs(b"".join([part async for part in request.body]).decode())
+        form = parse_qs((await request.body()).decode())
         assert request.headers["authorization"].startswith("Basic ")
         if form["grant_type"] == ["refresh_token"]:
             return self._refresh(form["refresh_token"][0])

@@ -27,9 +27,8 @@ from cometmq.console.programs import Program, certificates_in, check_programs, p
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
-from cometmq.console.web.clients import KNOWN_MAX, Known, Proxies
+from cometmq.console.web.clients import KNOWN_MAX, Known, proxies_of
 from cometmq.console.web.problems import Problem
-from cometmq.console.web.server import WebServer
 from cometmq.insight.certificates import OURS, certificates_at
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import Progress
@@ -44,7 +43,8 @@ from cometmq.remoting.transport.tls import CertificateWatch
 from cometmq.remoting.transport.tls_contexts import WatchedContext, renewing, server_context
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.places import check_port, listening, prepare_folder
+from cometmq.runtime.http.server import HttpServer
+from cometmq.runtime.places import check_port, listen, prepare_folder
 from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.faults import Faults
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 FRESH_MS: Final = 5_000
 """The greatest age of the snapshot that pages use."""
-BACKLOG: Final = 256
 PROGRAMS_MS: Final = 60_000
 """Interval between checks of the TLS files of other programs."""
 CERTIFICATES_MS: Final = 5_000
@@ -118,7 +117,7 @@ class ConsoleApp:
         faults.attempt(lambda: _options(settings, self._loaded.label))
         faults.attempt(self._server_tls)
         faults.attempt(lambda: patterns_of(settings.readable_topics))
-        faults.attempt(lambda: Proxies(settings.trusted_proxies))
+        faults.attempt(lambda: proxies_of(settings.trusted_proxies))
         faults.attempt(lambda: groups_of(settings.elector_config))
         faults.attempt(lambda: check_programs(programs_in(settings.program_configs)))
         if settings.oidc_issuer and not settings.public_url:
@@ -235,33 +234,23 @@ class ConsoleApp:
             TOKENS_MS, partial(self._refresh, tokens), name="console-tokens", log=self._log
         )
         tasks.spawn(refresh, name="console-tokens", is_endless=True)
-        server = WebServer(
+        server = HttpServer(
             handler,
-            tls=context,
-            trusted_proxies=settings.trusted_proxies,
-            known=known,
-            tasks=tasks,
             log=self._log,
+            trusted_proxies=proxies_of(settings.trusted_proxies),
+            requester=known.requester,
         )
-        listener = self._listener or self._listen()
-        await server.start(listener)
+        label = self._loaded.label("listenPort")
+        listener = self._listener or listen(
+            settings.bind_address, settings.listen_port, setting=label
+        )
+        stack.push_async_callback(tasks.close)
+        await server.start(listener, context)
         stack.push_async_callback(server.stop)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         scheme = "http" if context is None else "https"
         self.url = f"{settings.public_url or f'{scheme}://{shown}:{port}'}{settings.prefix}/"
-
-    def _listen(self) -> socket.socket:
-        settings, label = self._settings, self._loaded.label("listenPort")
-        host = settings.bind_address
-        is_dual = not host and socket.has_dualstack_ipv6()
-        with listening(host, settings.listen_port, setting=label):
-            return socket.create_server(
-                (host, settings.listen_port),
-                family=socket.AF_INET6 if is_dual or ":" in host else socket.AF_INET,
-                dualstack_ipv6=is_dual,
-                backlog=BACKLOG,
-            )
 
     def _tokens(self, folder: Path) -> tuple[Tokens, bool]:
         """Return the tokens, and whether there is a generated one, whose path is logged."""

@@ -4,6 +4,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from starlette.types import ASGIApp
+
 from cometmq.console.desk import Desk
 from cometmq.console.login.gate import Gate
 from cometmq.console.login.routes import LoginPages
@@ -11,7 +13,6 @@ from cometmq.console.login.tokens import Tokens
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.web.action import Action
 from cometmq.console.web.clients import Known
-from cometmq.console.web.exchange import Handler
 from cometmq.console.web.frame import Frame
 from cometmq.console.web.page import Page
 from cometmq.console.web.rendering import Renderer
@@ -30,7 +31,7 @@ def site(
     has_generated_token: bool = False,
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
-) -> Handler:
+) -> ASGIApp:
     """Return the application; with `has_generated_token`, its login page says where that is."""
     gate = Gate(desk.settings, tokens, known=known, clock=desk.clock, log=desk.log)
     renderer = Renderer(
@@ -44,4 +45,4 @@ def site(
     login = LoginPages(
         desk, gate, tokens, renderer, oidc=oidc, has_generated_token=has_generated_token
     )
-    return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).handler
+    return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).app

@@ -201,7 +201,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a place, if there is one."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # paused until the client has read all
+        # Paused until the client has read all. With `high=0`, asyncio's TLS pauses for nothing.
+        transport.set_write_buffer_limits(high=1, low=0)
         host, port = self.client or ("", 0)
         self.client = unmapped(host), port
         self.network = network_of(host)

@@ -3,8 +3,9 @@
 
 from typing import Final
 
-from cometmq.console.web.clients import Known, network_of
+from cometmq.console.web.clients import Known
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.http.server import network_of
 
 PER_NAME_MAX: Final = 5
 PER_ADDRESS_MAX: Final = 20

@@ -6,14 +6,16 @@ import secrets
 from http import HTTPStatus
 from typing import Final
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from cometmq.console.login.attempts import Attempts
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session, Sessions
 from cometmq.console.login.tokens import INVALID, Tokens
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.web.clients import Known
-from cometmq.console.web.exchange import Request, Response
-from cometmq.console.web.guard import check_origin, is_secure
+from cometmq.console.web.guard import check_origin, client_of, is_secure
 from cometmq.console.web.problems import FormExpired, Problem
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
@@ -50,7 +52,7 @@ class Gate:
         given = request.headers.get("authorization", "")
         if given.lower().startswith(_BEARER):
             return self._bearer(given[len(_BEARER) :].strip(), request), None
-        session = self.sessions.find(request.cookie(self._cookie))
+        session = self.sessions.find(request.cookies.get(self._cookie, ""))
         if session is not None and session.token:
             user = self._tokens.user_of(session.token)
             if user is None:
@@ -82,7 +84,7 @@ class Gate:
 
     def begin(self, request: Request, response: Response, user: User, proof: Proof) -> None:
         """Log a user in; the session that the browser had before ends."""
-        self.sessions.end(request.cookie(self._cookie))
+        self.sessions.end(request.cookies.get(self._cookie, ""))
         cookie = self.sessions.begin(user, proof)
         self._set(response, self._cookie, cookie, self._settings.session_life // 1_000)
         self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
@@ -91,20 +93,20 @@ class Gate:
         """End the session of a user whose account, token or provider no longer permits the
         login.
         """
-        self.sessions.end(request.cookie(self._cookie))
+        self.sessions.end(request.cookies.get(self._cookie, ""))
         self._log.warning("login.revoked", user=session.user.name)
 
     def end(self, request: Request, response: Response) -> None:
-        self.sessions.end(request.cookie(self._cookie))
-        response.set_cookie(self._cookie, "", life_s=0, path=self._path)
+        self.sessions.end(request.cookies.get(self._cookie, ""))
+        self._set(response, self._cookie, "", 0)
 
     def begin_attempt(self, name: str, request: Request) -> None:
         """Raise Problem if there were too many failed logins; count this one until it succeeds."""
         self.check_attempts(name, request)
-        self.attempts.begin(name, request.client)
+        self.attempts.begin(name, client_of(request))
 
     def check_attempts(self, name: str, request: Request) -> None:
-        wait_s = self.attempts.wait_s(name, request.client)
+        wait_s = self.attempts.wait_s(name, client_of(request))
         if wait_s:
             problem = Problem(
                 HTTPStatus.TOO_MANY_REQUESTS, f"too many failed logins: try again in {wait_s} s"
@@ -113,13 +115,13 @@ class Gate:
             raise problem
 
     def refuse(self, name: str, request: Request) -> None:
-        self._log.warning("login.refused", user=name[:100], address=request.client)
+        self._log.warning("login.refused", user=name[:100], address=client_of(request))
 
     def form_token(self, request: Request, response_cookies: dict[str, str]) -> str:
         """Return the token for the login form; add a cookie for the answer to `response_cookies` if
         needed.
         """
-        cookie = request.cookie(self._form_cookie)
+        cookie = request.cookies.get(self._form_cookie, "")
         if not cookie:
             cookie = secrets.token_urlsafe(32)
             response_cookies[self._form_cookie] = cookie
@@ -130,7 +132,7 @@ class Gate:
         self._set(response, name, value, life_s)
 
     def _form_token(self, request: Request) -> str:
-        cookie = request.cookie(self._form_cookie)
+        cookie = request.cookies.get(self._form_cookie, "")
         return self.sessions.form_token(cookie) if cookie else ""
 
     def _bearer(self, token: str, request: Request) -> User:
@@ -139,17 +141,18 @@ class Gate:
         if user is None:
             self.refuse("", request)
             raise Problem(HTTPStatus.UNAUTHORIZED, INVALID)
-        self.attempts.withdraw("", request.client)
-        self.known_networks.add(request.client)
+        self.attempts.withdraw("", client_of(request))
+        self.known_networks.add(client_of(request))
         return user
 
     def _set(self, response: Response, name: str, value: str, life_s: int) -> None:
         response.set_cookie(
             name,
             value,
-            life_s=life_s,
+            max_age=life_s,
             path=self._path,
-            is_secure=is_secure(self._settings),
+            secure=is_secure(self._settings),
+            httponly=True,
         )
 
     @property

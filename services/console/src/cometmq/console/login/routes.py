@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of logging in and out."""
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import Refused, account_user, standing_user
@@ -10,10 +14,9 @@ from cometmq.console.login.gate import Gate
 from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session
 from cometmq.console.login.tokens import INVALID, Tokens, digest_in
-from cometmq.console.web.exchange import Handler, Request, Response, redirect
-from cometmq.console.web.guard import form_of, local_path
+from cometmq.console.web.guard import client_of, form_of, local_path
 from cometmq.console.web.problems import Problem
-from cometmq.console.web.rendering import Renderer
+from cometmq.console.web.rendering import Renderer, redirect
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.signature import SessionCredentials
 
@@ -45,9 +48,9 @@ class LoginPages:
         self._oidc = oidc
         self._has_generated_token = has_generated_token
 
-    def routes(self) -> dict[str, tuple[Handler, str]]:
+    def routes(self) -> dict[str, tuple[Callable[[Request], Awaitable[Response]], str]]:
         """Return the handlers by path, with their methods; the frame turns errors into pages."""
-        found: dict[str, tuple[Handler, str]] = {
+        found: dict[str, tuple[Callable[[Request], Awaitable[Response]], str]] = {
             "/login": (self._login, "GET POST"),
             "/logout": (self._logout, "POST"),
         }
@@ -90,8 +93,8 @@ class LoginPages:
         return await self._oidc.standing_user(session.grant, session.user)
 
     async def _login(self, request: Request) -> Response:
-        if request.method == "GET":
-            return self._form(request, local_path(request.arg("next", "/")))
+        if request.method != "POST":
+            return self._form(request, local_path(request.query_params.get("next", "/")))
         form = await form_of(request, FORM_BYTES_MAX)
         self._gate.check_form(request, None, form)
         values = {name: items[-1][:LENGTH_MAX] for name, items in form.items() if items}
@@ -104,9 +107,9 @@ class LoginPages:
             self._gate.refuse(name, request)
             return self._form(request, there, fault=str(error))
         except CometError as error:
-            self._gate.attempts.withdraw(name, request.client)
+            self._gate.attempts.withdraw(name, client_of(request))
             return self._form(request, there, fault=str(error))
-        self._gate.attempts.succeeded(name, request.client)
+        self._gate.attempts.succeeded(name, client_of(request))
         response = redirect(self._desk.prefix + there)
         self._gate.begin(request, response, user, proof)
         return response
@@ -162,7 +165,7 @@ class LoginPages:
 
     async def _oidc_begin(self, request: Request) -> Response:
         assert self._oidc is not None
-        there = local_path(request.arg("next", "/"))
+        there = local_path(request.query_params.get("next", "/"))
         try:
             url, cookie = await self._oidc.begin(there)
         except Refused as error:
@@ -176,15 +179,15 @@ class LoginPages:
         self._gate.check_attempts("", request)  # there is no secret to guess at the same time
         try:
             user, grant, there = await self._oidc.end(
-                {name: values[-1] for name, values in request.args.items()},
-                request.cookie(self._oidc.COOKIE),
+                dict(request.query_params),
+                request.cookies.get(self._oidc.COOKIE, ""),
             )
         except Refused as error:
-            self._gate.attempts.begin("", request.client)
+            self._gate.attempts.begin("", client_of(request))
             self._gate.refuse("", request)
             raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
-        self._gate.known_networks.add(request.client)
+        self._gate.known_networks.add(client_of(request))
         response = redirect(self._desk.prefix + local_path(there))
-        response.set_cookie(self._oidc.COOKIE, "", life_s=0, path=self._desk.prefix or "/")
+        self._gate.set_short(response, self._oidc.COOKIE, "", life_s=0)
         self._gate.begin(request, response, user, grant)
         return response

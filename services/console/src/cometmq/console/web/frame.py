@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -11,22 +11,29 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
 from cometmq.console.desk import Desk
 from cometmq.console.login.gate import Gate, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.sessions import Session
 from cometmq.console.web.action import Action, Form, Plan
-from cometmq.console.web.assets import Assets
 from cometmq.console.web.carrying import carry_out
-from cometmq.console.web.exchange import Handler, Request, Response, plain, redirect
-from cometmq.console.web.guard import Guard, form_of
+from cometmq.console.web.guard import Guard, client_of, form_of
 from cometmq.console.web.page import Page, View, address
 from cometmq.console.web.problems import FormExpired, Problem, no_page, of_cluster
-from cometmq.console.web.rendering import Renderer, json_answer, wants_json
+from cometmq.console.web.rendering import Renderer, json_answer, redirect, wants_json
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
+Handler = Callable[[Request], Awaitable[Response]]
 _STATIC: Final = Path(__file__).with_name("static")
 TYPED: Final = frozenset({"text", "number", "area", "file"})
 """Kinds of fields that keep what was typed although it is wrong."""
@@ -96,31 +103,40 @@ class Frame:
         self._renderer = renderer
         self._login = login
         self._sections = {page.path: page.section or page.path for page in pages}
-        self._assets = Assets(_STATIC)
-        self._routes: dict[str, tuple[Handler, str]] = {
+        routes: dict[str, tuple[Handler, str]] = {
             **{it.path: (partial(self._page, it), "GET") for it in pages},
             **{it.path: (partial(self._action, it), "GET POST") for it in actions},
             **login.routes(),
             "/healthz": (_healthz, "GET"),
         }
-        self.handler: Handler = Guard(self._timed(self._route), desk.settings)
+        self.methods = {path: methods.split() for path, (_, methods) in routes.items()}
+        """The methods of each path."""
+        app = Starlette(
+            routes=[
+                *(
+                    Route(path, self._answering(handler), methods=self.methods[path])
+                    for path, (handler, _) in routes.items()
+                ),
+                Mount("/static", StaticFiles(directory=_STATIC)),
+            ],
+            exception_handlers={HTTPException: self._no_route},
+        )
+        app.router.redirect_slashes = False  # to an address without the prefix
+        self.app: ASGIApp = Guard(app, desk.settings)
 
-    async def _route(self, request: Request) -> Response:
-        if request.path.startswith("/static/"):
-            return self._assets.serve(request.path.removeprefix("/static/"), request)
-        handler, methods = self._routes.get(request.path) or (None, "")
-        if handler is None and request.path.rstrip("/") in self._routes:
-            return redirect(self._desk.prefix + request.path.rstrip("/"))
-        if handler is None:
-            raise no_page()
-        if ("GET" if request.method == "HEAD" else request.method) not in methods.split():
-            problem = Problem(HTTPStatus.METHOD_NOT_ALLOWED, "the page does not accept this method")
-            problem.headers["Allow"] = ", ".join(methods.split())
-            raise problem
-        return await handler(request)
+    async def _no_route(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request["path"].rstrip("/")
+        if error.status_code == HTTPStatus.NOT_FOUND and path in self.methods:
+            return redirect(self._desk.prefix + path)
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            return self._problem(request, no_page())
+        problem = Problem(HTTPStatus(error.status_code), "the page does not accept this method")
+        problem.headers.update(error.headers or {})
+        return self._problem(request, problem)
 
-    def _timed(self, handler: Handler) -> Handler:
-        async def timed(request: Request) -> Response:
+    def _answering(self, handler: Handler) -> Handler:
+        async def answer(request: Request) -> Response:
             begin = time.perf_counter()
             try:
                 response = await handler(request)
@@ -135,13 +151,13 @@ class Frame:
             response.headers["Vary"] = "Accept, Cookie"
             return response
 
-        return timed
+        return answer
 
     async def _page(self, page: Page, request: Request) -> Response:
         user, session = await self._login.who(request)
         if not may(user, page.role):
             return self._forbidden(request, user, page.role)
-        args = request.args
+        args = _args(request)
         view = View(self._desk, request, user, session, args)
         async with _in_time():
             try:
@@ -156,7 +172,7 @@ class Frame:
             return Response(
                 shown.download.data,
                 headers={"Content-Disposition": f'attachment; filename="{shown.download.name}"'},
-                kind="application/octet-stream",
+                media_type="application/octet-stream",
             )
         if wants_json(request):
             return json_answer(
@@ -201,7 +217,7 @@ class Frame:
             sent = sent._replace(warning=OTHER_PLAN, status=HTTPStatus.CONFLICT)
         elif request.method == "POST" and not is_preview:
             try:
-                return await carry_out(self._desk, action, form, view, request.client)
+                return await carry_out(self._desk, action, form, view, client_of(request))
             except Problem as problem:
                 problem.back = _form_again(view, action, form)
                 raise
@@ -243,7 +259,7 @@ class Frame:
                     raise
                 return _Sent(_input_of(args), OTHER_SESSION, HTTPStatus.FORBIDDEN, is_preview=True)
             return _Sent(args)
-        return _Sent(request.args)
+        return _Sent(_args(request))
 
     def _mark(self, plan: Plan, form: Form) -> str:
         return form.mark(self._desk.audit.version(plan.subject))
@@ -290,7 +306,7 @@ class Frame:
         details.
         """
         self._desk.log.error(
-            "request.failed", path=request.path, error=describe(error), exc_info=error
+            "request.failed", path=request["path"], error=describe(error), exc_info=error
         )
         text = "the console has a fault; its log has the details"
         return self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text))
@@ -368,10 +384,16 @@ def _further(view: View, form: Form) -> list[tuple[str, str]]:
     return [pair for pair in view.pairs() if pair[0] not in NO_INPUT | inputs]
 
 
+def _args(request: Request) -> dict[str, list[str]]:
+    given = request.query_params
+    return {name: given.getlist(name) for name in given}
+
+
 def _here(request: Request) -> str:
     """Return the path and the arguments of a request, without the prefix."""
-    return request.path + (f"?{request.query}" if request.query else "")
+    query = request["query_string"].decode("ascii")
+    return str(request["path"]) + (f"?{query}" if query else "")
 
 
 async def _healthz(_request: Request) -> Response:
-    return plain("ok\n")
+    return PlainTextResponse("ok\n")

@@ -9,8 +9,12 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from cometmq.console.settings import ConsoleSettings
-from cometmq.console.web.exchange import Disconnected, Handler, Request, Response, plain
 from cometmq.console.web.problems import Problem, bad
 
 BODY_BYTES_MAX: Final = 8 << 20
@@ -30,7 +34,12 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-_TLS_HEADER: Final = ("Strict-Transport-Security", "max-age=31536000")
+_TLS_HEADERS: Final = {"Strict-Transport-Security": "max-age=31536000"}
+_MISDIRECTED: Final = PlainTextResponse(
+    "This console does not serve that host name; the setting allowedHosts names those that it"
+    " serves.\n",
+    HTTPStatus.MISDIRECTED_REQUEST,
+)
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]+)?")
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 
@@ -38,31 +47,30 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 class Guard:
     """The outermost layer of the application, which calls the others."""
 
-    def __init__(self, handler: Handler, settings: ConsoleSettings) -> None:
-        self._handler = handler
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
+        self._app = app
         self._settings = settings
         self._hosts = _allowed(settings)
-        self._is_tls = is_secure(settings)
+        self._headers = HEADERS | (_TLS_HEADERS if is_secure(settings) else {})
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; refuse host names that are not the console's."""
-        prefix = self._settings.prefix
-        if prefix and (request.path == prefix or request.path.startswith(f"{prefix}/")):
-            request.path = request.path[len(prefix) :] or "/"  # or the proxy has removed it
-        is_static = request.path.startswith("/static/")
-        if request.path == "/healthz" or self._is_allowed(request.headers.get("host", "")):
-            response = await self._handler(request)
-        else:
-            response = plain(
-                "This console does not serve that host name; the setting allowedHosts names"
-                " those that it serves.\n",
-                HTTPStatus.MISDIRECTED_REQUEST,
-            )
-        caching = "public, max-age=86400" if is_static else "no-store"
-        response.headers = {**HEADERS, "Cache-Control": caching, **response.headers}
-        if self._is_tls:
-            response.headers.setdefault(*_TLS_HEADER)
-        return response
+        prefix, path = self._settings.prefix, scope["path"]
+        if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+            path = path[len(prefix) :] or "/"  # or the proxy has removed it
+        caching = "public, max-age=86400" if path.startswith("/static/") else "no-store"
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in {**self._headers, "Cache-Control": caching}.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        host = Headers(scope=scope).get("host", "")
+        is_allowed = path == "/healthz" or self._is_allowed(host)
+        app = self._app if is_allowed else _MISDIRECTED
+        await app({**scope, "path": path}, receive, guarded)
 
     def _is_allowed(self, host: str) -> bool:
         name = _name_of(host)
@@ -117,11 +125,11 @@ async def form_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str
         raise bad("send application/x-www-form-urlencoded")
     body = bytearray()
     try:
-        async for chunk in request.body:
+        async for chunk in request.stream():
             body += chunk
             if len(body) > bytes_max:
                 raise bad(f"the form is larger than {bytes_max >> 10} KiB")
-    except Disconnected:
+    except ClientDisconnect:
         raise bad("the form ended early") from None
     try:
         return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
@@ -140,6 +148,11 @@ def check_origin(request: Request, settings: ConsoleSettings) -> None:
     is_foreign = origin not in ("", "null") and origin.partition("://")[2] not in own
     if site in {"cross-site", "same-site"} or is_foreign:
         raise Problem(HTTPStatus.FORBIDDEN, "this form comes from another site")
+
+
+def client_of(request: Request) -> str:
+    """Return the address of the client."""
+    return "" if request.client is None else request.client.host
 
 
 def local_path(text: str) -> str:

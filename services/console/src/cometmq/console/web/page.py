@@ -6,6 +6,8 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
+from starlette.requests import Request
+
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.desk import Desk
@@ -13,7 +15,6 @@ from cometmq.console.login.reading_rights import account_why_not
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.reading import ReadingAdmin
-from cometmq.console.web.exchange import Request
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
 from cometmq.insight.model import Snapshot, Unknown
@@ -132,7 +133,7 @@ class View:
             self.number(f"{name}size", SIZE_DEFAULT),
         )
         kept = {key: self.text(key) for key in keep if self.text(key)}
-        path = self.href(self.request.path)
+        path = self.href(self.request["path"])
         return table(rows, columns, order, default=default, search=search, path=path, args=kept)
 
     def href(self, path: str, **args: object) -> str:

@@ -10,11 +10,12 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web import cells
-from cometmq.console.web.exchange import Request, Response
 from cometmq.console.web.page import Page, address
 from cometmq.console.web.tables import cells_of
 from cometmq.console.web.templating import templates
@@ -110,7 +111,7 @@ class Renderer:
             **values,
         }
         body = self._templates.get_template(template).render(given)
-        return Response(body, status, headers, kind="text/html")
+        return Response(body, status, headers, "text/html")
 
     def _href(self, path: str, **args: object) -> str:
         return address(self._prefix, path, args)
@@ -134,16 +135,21 @@ def _prefixed(prefix: str, args: Mapping[str, str]) -> dict[str, str]:
     return {f"{prefix}{key}" if key in own else key: text for key, text in args.items()}
 
 
+def redirect(url: str) -> Response:
+    """Redirect the browser to another page, which it requests with GET."""
+    return RedirectResponse(url, HTTPStatus.SEE_OTHER)
+
+
 def json_answer(
     data: Any, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return `data` as a JSON answer."""
-    return Response(_ENCODER.encode(data) + b"\n", status, headers, kind="application/json")
+    return Response(_ENCODER.encode(data) + b"\n", status, headers, "application/json")
 
 
 def wants_json(request: Request) -> bool:
     """Return whether the client prefers JSON: it accepts it and not HTML, or asks with `json=1`."""
-    if request.arg("json") == "1":
+    if request.query_params.get("json") == "1":
         return True
     accepted = request.headers.get("accept", "")
     return "application/json" in accepted and "text/html" not in accepted
