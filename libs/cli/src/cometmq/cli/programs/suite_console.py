@@ -76,7 +76,7 @@ def main() -> int:
         finally:
             loop.remove_reader(_INPUT)
 
-    return run(serve, log=log, loop_factory=asyncio.new_event_loop)  # without uvloop: 0.5 MB
+    return run(serve, log=log)
 
 
 def _stop_at_end(stop: Stop) -> None:
@@ -89,3 +89,7 @@ def _stop_at_end(stop: Stop) -> None:
         pass
     asyncio.get_running_loop().remove_reader(_INPUT)
     stop.request("standalone")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,14 +4,11 @@
 Until a browser connects, the console costs one socket. The first connection waits in the kernel's
 queue until the process accepts it, which takes less than a second.
 
-The process is started when it is needed, not forked from the suite at its start. A waiting fork
-shares memory with the suite only until the suite writes to it, and every use of an object writes
-its reference count. As measured, the fork takes 16 MB while it waits, and saves only 3 MB once the
-console is open.
+The process is not forked from the suite: as measured, a fork takes 16 MB while it waits, and saves
+only 3 MB once the console is open.
 """
 
 import asyncio
-import os
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -109,11 +106,8 @@ class WaitingConsole:
             "log_json": self._log_json,
         }
         self._process = await asyncio.create_subprocess_exec(
-            # Tracebacks name lines without columns: 0.2 MB less.
-            *(sys.executable, "-X", "no_debug_ranges", "-m", "cometmq.cli.programs.small_console"),
+            *(sys.executable, "-m", "cometmq.cli.programs.suite_console"),
             stdin=PIPE,
-            # One heap for all its threads, which are nearly idle: 0.2 MiB less.
-            env={**os.environ, "MALLOC_ARENA_MAX": "1"},  # noqa: TID251  # passed on
             pass_fds=(listener.fileno(),),
             start_new_session=True,  # Ctrl-C reaches `standalone` only, which stops all
         )
