@@ -3,7 +3,9 @@
 
 import asyncio
 import socket
+import ssl
 import struct
+import subprocess
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from itertools import pairwise
@@ -57,11 +59,11 @@ def few_places(monkeypatch):
 
 
 @asynccontextmanager
-async def serving(handler=app, *, host="127.0.0.1", log=NO_LOG, **options):
+async def serving(handler=app, *, host="127.0.0.1", log=NO_LOG, tls=None, **options):
     """Yield the address of a server, and the server."""
     web = HttpServer(handler, log=log, **options)
     with listen(host, 0, setting="port") as listener:
-        await web.start(listener)
+        await web.start(listener, tls)
         try:
             yield listener.getsockname(), web
         finally:
@@ -194,6 +196,38 @@ def test_answers_that_nobody_reads_hold_no_places(loop_factory, few_places):
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(flooded())
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Return a file with a key and a certificate."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    words += ["-nodes", "-subj", "/CN=a", "-keyout", "-", "-out", "-"]
+    path.write_bytes(subprocess.run(words, check=True, capture_output=True).stdout)
+    return path
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_tls_sends_no_faster_than_its_client_reads(loop_factory, certificate):
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(certificate)
+    tls = ssl.create_default_context(cafile=certificate)
+    tls.check_hostname = False
+
+    async def read_late():
+        async with AsyncExitStack() as stack, serving(large, tls=server_tls) as (server, web):
+            reader, writer = await asyncio.open_connection(*server, ssl=tls)
+            stack.callback(writer.close)
+            writer.write(GET + b"\r\n")
+            await until(lambda: any(it.is_unread and it.unsent_bytes for it in web.connections))
+            async with asyncio.timeout(60):
+                await reader.readuntil(b"\r\n\r\n")
+                assert len(await reader.readexactly(LARGE_BYTES)) == LARGE_BYTES
+                await until(lambda: not any(it.is_unread for it in web.connections))
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(read_late())
 
 
 async def test_answers_that_nobody_reads_are_bounded_in_total():
