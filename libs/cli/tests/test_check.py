@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.cli.operation import checks, roundtrip
+from cometmq.cli.operation import check, checks
+from cometmq.cli.operation.check import PREFIX
 from cometmq.cli.operation.checks import Item, Limits, Status, worst
-from cometmq.cli.operation.roundtrip import PREFIX
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.insight.model import (
     Broker,
@@ -250,7 +250,7 @@ def test_a_round_trip_that_fails_is_critical_and_leaves_no_topic(ask, monkeypatc
     async def read(*_):
         return b"other"
 
-    monkeypatch.setattr(roundtrip, "_read", read)
+    monkeypatch.setattr(check, "_read", read)
     done = ask("check", "roundtrip")
     assert (done.status, "came back with another body" in done.out) == (2, True)
     assert PREFIX not in ask("topic", "list", "--all").out

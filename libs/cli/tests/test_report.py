@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from cometmq.cli.operation.diagnosis import report_of
 from cometmq.cli.operation.evidence import Evidence, Server, write_bundle
-from cometmq.cli.operation.report_parts import report_of
 from cometmq.cli.verbs.pages import html
 from cometmq.client.admin.figures import BrokerFigures, Load
 from cometmq.insight.finding import Finding, Severity

@@ -11,7 +11,7 @@ from typing import Final
 from cometmq.insight.finding import Condition, Finding, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
-from cometmq.insight.rules import brokers, certificates, clients, consuming, stores
+from cometmq.insight.rules import brokers, clients, consuming, stores
 
 __all__ = ["RULES", "Finding", "Findings", "Severity", "findings"]
 
@@ -31,7 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
     stores.disk_fills,
     stores.copies_missing,
     stores.slaves_behind,
-    certificates.expiring,
+    brokers.certificates_expiring,
     consuming.lost,
     consuming.judged,
     consuming.skips,

@@ -12,7 +12,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, run, wrong_usage
 from cometmq.cli.lazy import App
-from cometmq.cli.operation.diagnosis import LEVELS, OK, Verdict, diagnose
+from cometmq.cli.operation.diagnosis import LEVELS, OK, Verdict, diagnose, report_of
 from cometmq.cli.operation.evidence import (
     Add,
     Evidence,
@@ -21,7 +21,6 @@ from cometmq.cli.operation.evidence import (
     with_ages,
     write_bundle,
 )
-from cometmq.cli.operation.report_parts import report_of
 from cometmq.cli.operation.top_views import Screen, rows_of
 from cometmq.cli.output import (
     STDOUT,

@@ -73,8 +73,7 @@ def analyse_topic(  # one parameter per option
     async def question(admin: CommandAdmin) -> "Analysis":
         # Only this command needs them.
         from cometmq.cli.meter import live  # noqa: PLC0415
-        from cometmq.insight.sampling.bounds import Bounds  # noqa: PLC0415
-        from cometmq.insight.sampling.reading import analyse  # noqa: PLC0415
+        from cometmq.insight.sampling.reading import Bounds, analyse  # noqa: PLC0415
 
         bounds = Bounds(
             count_max=sample,

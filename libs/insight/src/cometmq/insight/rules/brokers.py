@@ -19,7 +19,7 @@ from cometmq.insight.model import (
     answers,
     known,
 )
-from cometmq.insight.words import command, listed
+from cometmq.insight.words import command, lasting, listed, moment
 
 broker_condition: Final = partial(Condition, command="cometmq cluster", page="brokers")
 _UNROUTED: Final = "unrouted:"
@@ -198,4 +198,28 @@ def releases_differ(snapshot: Snapshot, _history: History) -> Iterator[Condition
             text=f"brokers of {len(versions)} versions are running: {listed(names)}",
             remedy="finish the upgrade",
             runbook="releases-differ.md",
+        )
+
+
+SOON_S: Final = 21 * 86_400
+URGENT_S: Final = 3 * 86_400
+
+
+def certificates_expiring(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find certificates that have expired, or that expire within three weeks."""
+    for it in snapshot.certificates:
+        left_s = (it.expires_ms - snapshot.taken_ms) / 1000
+        if left_s >= SOON_S:
+            continue
+        file = f"the certificate in {it.what}" if it.what else "the certificate"
+        when = f"expires in {lasting(left_s)}" if left_s > 0 else "has expired"
+        yield Condition(
+            rule="certificate-expires",
+            severity=Severity.CRITICAL if left_s < URGENT_S else Severity.WARNING,
+            subject=f"{it.where} {it.what}".rstrip(),
+            text=f"{file} of {it.where} {when} ({moment(it.expires_ms)})",
+            remedy="replace its file: programs load the new one without a restart",
+            runbook="certificate-expires.md",
+            command="cometmq check certificate",
+            page="brokers",
         )

@@ -17,10 +17,25 @@ from cometmq.client.admin.broker_messages import PULL_COUNT_MAX
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
-from cometmq.insight.sampling.bounds import COUNT_MAX, Bounds
 from cometmq.insight.sampling.figures import Collector, Figures
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
+
+COUNT_DEFAULT: Final = 5_000
+COUNT_MAX: Final = 100_000
+BYTES_MAX: Final = 256 << 20
+TIME_MS_MAX: Final = 10_000
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one analysis."""
+
+    count_max: int = COUNT_DEFAULT
+    bytes_max: int = BYTES_MAX
+    time_ms: int = TIME_MS_MAX
+    begin_ms: int | None = None
+    """Read only messages stored at this time or later."""
+
 
 T = TypeVar("T")
 

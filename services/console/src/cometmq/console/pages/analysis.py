@@ -29,8 +29,8 @@ QUEUES: "Final[list[Column[QueueShare]]]" = [
 
 async def analysis(view: View) -> Shown:
     """Read a sample of a topic and show its statistics."""
-    from cometmq.insight.sampling.bounds import Bounds  # noqa: PLC0415  # 0.1 MB, rarely needed
-    from cometmq.insight.sampling.reading import analyse  # noqa: PLC0415
+    # 0.1 MB, rarely needed
+    from cometmq.insight.sampling.reading import Bounds, analyse  # noqa: PLC0415
 
     name = view.needed("name")
     await view.check_readable(name)
