@@ -3,11 +3,12 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic, monotonic_ns
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
 import typer
@@ -182,23 +183,80 @@ Warn = Annotated[float | None, _limit("w", "warn", "Warning")]
 Critical = Annotated[float | None, _limit("C", "critical", "Critical")]
 
 
-@app.command()
-def broker(
-    name: Brokers = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    warn: Warn = None,
-    critical: Critical = None,
-    form: Form = "text",
-) -> None:
-    """Check that brokers are there, answer and take messages; thresholds are ms for all answers.
+class Check(NamedTuple):
+    """A check of brokers, topics or groups by one figure, and the limits that it has by default."""
 
-    \b
-    EXAMPLES
-      cometmq check broker broker-a broker-b
-      cometmq check broker --warn 200 --critical 1000 --format nagios
-    """
-    limits, names = _limits(warn, critical), name or ()
-    _check("broker", namesrv, lambda it: checks.brokers(it, names, limits), form, expected=names)
+    judge: Callable[..., Sequence[Item]]
+    names: str
+    help: str
+    example: str
+    warn: float | None = None
+    critical: float | None = None
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "broker": Check(
+        checks.brokers,
+        "Brokers",
+        "Check that brokers are there, answer and take messages; thresholds are ms for all"
+        " answers.",
+        "broker-a --critical 1000 --format nagios",
+    ),
+    "topic": Check(
+        checks.topics,
+        "Topics",
+        "Check that topics exist, can be written and read; thresholds: seconds since the last"
+        " message.",
+        "orders --critical 600",
+    ),
+    "copies": Check(
+        checks.copies,
+        "Brokers",
+        "Check that slaves follow and copies are in sync; thresholds: missing copies of a broker.",
+        "--critical 1",
+        *(1, 2),
+    ),
+    "dlq": Check(
+        checks.dead_letters,
+        "Groups",
+        "Check the number of dead letters of groups that were not sent again.\n\n"
+        "Dead letters that a replay without a selection has sent stay until they expire. They do"
+        " not count here, in doctor, or on the console's Home page.",
+        "billing --critical 10 --format json",
+        *(1, 100),
+    ),
+    "disk": Check(
+        checks.disks,
+        "Brokers",
+        "Check how full the disks of the brokers are; thresholds: percent.",
+        "--warn 70 --critical 85",
+        *(75, 90),
+    ),
+}
+
+
+def _add(check: str, it: Check) -> None:
+    names = Annotated[list[str] | None, typer.Argument(help=f"{it.names}; all by default.")]
+
+    def command(
+        name: names = None,
+        namesrv: Namesrv = DEFAULT_NAMESRV,
+        warn: Warn = it.warn,
+        critical: Critical = it.critical,
+        form: Form = "text",
+    ) -> None:
+        limits, wanted = _limits(warn, critical), name or ()
+        add = with_ages(wanted) if check == "topic" and limits != Limits() else None
+        expected = wanted if check == "broker" else ()
+        judge = partial(it.judge, names=wanted, limits=limits)
+        _check(check, namesrv, judge, form, expected=expected, add=add)
+
+    command.__doc__ = f"{it.help}\n\n\b\nEXAMPLE\n  cometmq check {check} {it.example}\n"
+    app.command(check)(command)
+
+
+for _check_name, _one in CHECKS.items():
+    _add(_check_name, _one)
 
 
 @app.command()
@@ -227,82 +285,6 @@ def group(  # noqa: PLR0913, PLR0917  # one parameter per option
     """
     lag, behind = _limits(warn, critical), _limits(warn_seconds, critical_seconds)
     _check("group", namesrv, lambda it: checks.groups(it, name or (), lag, behind, members), form)
-
-
-@app.command()
-def topic(
-    name: Annotated[list[str] | None, typer.Argument(help="Topics; all by default.")] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    warn: Warn = None,
-    critical: Critical = None,
-    form: Form = "text",
-) -> None:
-    """Check that topics exist, can be written and read; thresholds: seconds since the last message.
-
-    \b
-    EXAMPLE
-      cometmq check topic orders --critical 600
-    """
-    limits, names = _limits(warn, critical), name or ()
-    add = with_ages(names) if limits != Limits() else None
-    _check("topic", namesrv, lambda it: checks.topics(it, names, limits), form, add=add)
-
-
-@app.command()
-def copies(
-    name: Brokers = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    warn: Warn = 1,
-    critical: Critical = 2,
-    form: Form = "text",
-) -> None:
-    """Check that slaves follow and copies are in sync; thresholds: missing copies of a broker.
-
-    \b
-    EXAMPLE
-      cometmq check copies --critical 1
-    """
-    limits = _limits(warn, critical)
-    _check("copies", namesrv, lambda it: checks.copies(it, name or (), limits), form)
-
-
-@app.command()
-def dlq(
-    name: Groups = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    warn: Warn = 1,
-    critical: Critical = 100,
-    form: Form = "text",
-) -> None:
-    """Check the number of dead letters of groups that were not sent again.
-
-    Dead letters that a replay without a selection has sent stay until they expire. They do not
-    count here, in doctor, or on the console's Home page.
-
-    \b
-    EXAMPLE
-      cometmq check dlq billing --critical 10 --format json
-    """
-    limits = _limits(warn, critical)
-    _check("dlq", namesrv, lambda it: checks.dead_letters(it, name or (), limits), form)
-
-
-@app.command()
-def disk(
-    name: Brokers = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    warn: Warn = 75,
-    critical: Critical = 90,
-    form: Form = "text",
-) -> None:
-    """Check how full the disks of the brokers are; thresholds: percent.
-
-    \b
-    EXAMPLE
-      cometmq check disk --warn 70 --critical 85
-    """
-    limits = _limits(warn, critical)
-    _check("disk", namesrv, lambda it: checks.disks(it, name or (), limits), form)
 
 
 @app.command()

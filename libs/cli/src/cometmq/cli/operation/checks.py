@@ -2,7 +2,7 @@
 """The checks of `cometmq check`: pure functions of a snapshot, and the forms of their results."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -130,15 +130,18 @@ def groups(
     snapshot: Snapshot, names: Sequence[str], lag: Limits, behind: Limits, members_min: int
 ) -> list[Item]:
     """Check how far groups are behind, in messages and seconds, and how many members they have."""
+    return _all_groups(snapshot, names, lambda it: _group(it, lag, behind, members_min))
+
+
+def _all_groups(
+    snapshot: Snapshot, names: Sequence[str], judge: Callable[[Group], Sequence[Item]]
+) -> list[Item]:
+    """Check the groups with these names, or all that users created."""
     if isinstance(snapshot.groups, Unknown):
         return [Item("groups", Status.UNKNOWN, f"are unknown: {snapshot.groups.reason}")]
-    items: list[Item] = []
     wanted = [it for it in snapshot.groups if it.name in names or not (names or it.is_system)]
-    for group in wanted:
-        items += _group(group, lag, behind, members_min)
-    found = {it.name for it in wanted}
-    items += [_absent("group", name, snapshot) for name in names if name not in found]
-    return items
+    items = [item for group in wanted for item in judge(group)]
+    return items + _absent("group", names, {it.name for it in wanted}, snapshot)
 
 
 def _group(group: Group, lag: Limits, behind: Limits, members_min: int) -> list[Item]:
@@ -179,7 +182,7 @@ def topics(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Ite
         for topic in wanted
         for item in _topic(topic, snapshot, limits, is_named=topic.name in names)
     ]
-    return [*items, *(_absent("topic", name, snapshot) for name in names if name not in found)]
+    return [*items, *_absent("topic", names, found, snapshot)]
 
 
 def _topic(topic: Topic, snapshot: Snapshot, limits: Limits, *, is_named: bool) -> list[Item]:
@@ -202,11 +205,14 @@ def _topic(topic: Topic, snapshot: Snapshot, limits: Limits, *, is_named: bool) 
     return items
 
 
-def _absent(noun: str, name: str, snapshot: Snapshot) -> Item:
+def _absent(
+    noun: str, names: Sequence[str], found: Collection[str], snapshot: Snapshot
+) -> list[Item]:
+    """Return an item for each of the names that was not found."""
+    status, text = Status.CRITICAL, f"no broker knows this {noun}"
     if missing := snapshot.missing_brokers:
-        text = f"{noun} not found, but {', '.join(missing)} missing"
-        return Item(name, Status.UNKNOWN, text)
-    return Item(name, Status.CRITICAL, f"no broker knows this {noun}")
+        status, text = Status.UNKNOWN, f"{noun} not found, but {', '.join(missing)} missing"
+    return [Item(name, status, text) for name in names if name not in found]
 
 
 def copies(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
@@ -223,7 +229,7 @@ def copies(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Ite
             items.append(Item(name, Status.CRITICAL, "has no master that answers"))
             continue
         items.append(_copies(name, master, [it for it in members if not it.is_master], limits))
-    return [*items, *(_absent("broker", it, snapshot) for it in names if it not in by_name)]
+    return [*items, *_absent("broker", names, by_name, snapshot)]
 
 
 def _copies(name: str, master: BrokerState, slaves: Sequence[Broker], limits: Limits) -> Item:
@@ -250,23 +256,16 @@ def _follows(slave: Broker) -> bool:
 
 def dead_letters(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
     """Check how many dead letters of groups were not sent again, as doctor and the console do."""
-    if isinstance(snapshot.groups, Unknown):
-        return [Item("groups", Status.UNKNOWN, f"are unknown: {snapshot.groups.reason}")]
-    wanted = [it for it in snapshot.groups if it.name in names or not (names or it.is_system)]
-    items = []
-    for group in wanted:
+
+    def judge(group: Group) -> Sequence[Item]:
         left = group.dead_left
         text = counted(0 if isinstance(left, Unknown) else left, "dead letter")
         if group.dead_sent:
             text += f" not sent again, {group.dead_sent:,} sent again"
-        items.append(
-            of_figure(
-                *(group.name, "dead_letters", left, limits, text),
-                group.missing_brokers,
-            )
-        )
-    found = {it.name for it in wanted}
-    return [*items, *(_absent("group", name, snapshot) for name in names if name not in found)]
+        missing = group.missing_brokers
+        return [of_figure(group.name, "dead_letters", left, limits, text, missing)]
+
+    return _all_groups(snapshot, names, judge)
 
 
 def disks(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
@@ -287,7 +286,7 @@ def disks(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item
             text = f"{percent:g} % used{soon}"
             items.append(of_figure(name, "used_percent", percent, limits, text))
     found = {it.name for it in snapshot.brokers}
-    return [*items, *(_absent("broker", name, snapshot) for name in names if name not in found)]
+    return [*items, *_absent("broker", names, found, snapshot)]
 
 
 def certificates(snapshot: Snapshot, limits: Limits) -> list[Item]:
