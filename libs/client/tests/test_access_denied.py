@@ -8,7 +8,7 @@ from cometmq.client.consume.queues.reader import REFUSED_DELAY_MS, Reader
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import AccessDenied, ServerError
-from cometmq.testing.client.listening import Recorder, consumer_of
+from cometmq.testing.client.listening import Recorder, consumer_of, logged
 
 REFUSAL = ServerError("org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)")
 HEARTBEAT = RequestCode.HEART_BEAT
@@ -39,8 +39,7 @@ async def test_a_refused_heartbeat_is_named_as_the_cause(
     cluster.broker.fail(HEARTBEAT, REFUSAL, times=1_000)
     async with consumer_of(cluster, Recorder()):
         await eventually(lambda: "rebalance.failed" in caplog.text)
-    texts = [record.getMessage() for record in caplog.records]
-    failed = [text for text in texts if text.startswith("rebalance.failed")]
+    failed = logged(caplog, "rebalance.failed")
     assert all("AccessDenied: access denied: no" in text for text in failed)
     assert "no consumer for this group" not in caplog.text
 

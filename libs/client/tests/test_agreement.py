@@ -12,8 +12,10 @@ from cometmq.client import ClientOptions, MessageModel, PushConsumer, PushOption
 from cometmq.client.consume.queues import agreement
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import logged
 
 ASKED = RequestCode.GET_CONSUMER_CONNECTION_LIST
+MISMATCHED = "subscription.mismatched"
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +31,6 @@ def member(
         name, _, tags = topic.partition(":")
         consumer.subscribe(name, tags or "*")
     return consumer
-
-
-def warnings(caplog: pytest.LogCaptureFixture, event: str = "subscription.mismatched") -> list[str]:
-    texts = [record.getMessage() for record in caplog.records]
-    return [text for text in texts if text.startswith(event)]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +53,10 @@ async def test_members_that_subscribe_differently(
         await asyncio.sleep(0.01)  # versions of subscriptions are in milliseconds
         async with member(cluster, *second) as other:
             # Both members may warn, each about a different topic, in the order of their heartbeats.
-            await eventually(lambda: any(f" topic={topic} " in text for text in warnings(caplog)))
-            line = next(text for text in warnings(caplog) if f" topic={topic} " in text)
+            await eventually(
+                lambda: any(f" topic={topic} " in text for text in logged(caplog, MISMATCHED))
+            )
+            line = next(text for text in logged(caplog, MISMATCHED) if f" topic={topic} " in text)
             ids = (one.client_id, other.client_id)
     assert f"group=cg topic={topic} client_id=" in line
     assert all(f"wants={text} " in line for text in filters)
@@ -83,12 +82,12 @@ async def test_the_first_member_warns_of_a_member_that_consumes_differently(
         member(cluster, "T", options=options_of(first, tmp_path)) as one,
         member(cluster, "T", options=options_of(second, tmp_path)) as other,
     ):
-        await eventually(lambda: warnings(caplog, "group.mixed"))
-        (line,) = warnings(caplog, "group.mixed")
+        await eventually(lambda: logged(caplog, "group.mixed"))
+        (line,) = logged(caplog, "group.mixed")
         assert f"group=cg client_id={one.client_id} message_model={first} " in line
         assert f"other_client_id={other.client_id} other_message_model={second} " in line
         assert "give all members the same message_model" in line
-    assert not warnings(caplog)
+    assert not logged(caplog, MISMATCHED)
 
 
 async def test_each_member_warns_once_of_a_mixed_group(
@@ -100,13 +99,13 @@ async def test_each_member_warns_once_of_a_mixed_group(
         for model, interval_ms in zip(MessageModel, (200, 330), strict=True)
     )
     async with one, other:
-        await eventually(lambda: len(warnings(caplog, "group.mixed")) == 2)
+        await eventually(lambda: len(logged(caplog, "group.mixed")) == 2)
         count = cluster.broker.requests[ASKED]
         for consumer in (one, other):
             consumer._work.member.wake()  # type: ignore[union-attr]
         await eventually(lambda: cluster.broker.requests[ASKED] >= count + 4)
         ids = {one.client_id, other.client_id}
-    texts = warnings(caplog, "group.mixed")
+    texts = logged(caplog, "group.mixed")
     assert len(texts) == 2
     assert {text.split("client_id=")[1].split()[0] for text in texts} == ids
 
@@ -119,8 +118,8 @@ async def test_equal_members_are_compared_quietly(
         count = cluster.broker.requests[ASKED]
         one._work.member.wake()  # type: ignore[union-attr]
         await eventually(lambda: cluster.broker.requests[ASKED] > count)
-    assert not warnings(caplog)
-    assert not warnings(caplog, "group.mixed")
+    assert not logged(caplog, MISMATCHED)
+    assert not logged(caplog, "group.mixed")
 
 
 async def test_a_broker_that_refuses_the_comparison_is_asked_again_later(
@@ -132,7 +131,7 @@ async def test_a_broker_that_refuses_the_comparison_is_asked_again_later(
         for model in MessageModel
     )
     async with one, other:
-        await eventually(lambda: warnings(caplog, "group.mixed"))
+        await eventually(lambda: logged(caplog, "group.mixed"))
         assert cluster.broker.requests[ASKED] > 2
 
 

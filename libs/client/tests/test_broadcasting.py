@@ -34,7 +34,7 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.codes import RequestCode
-from cometmq.testing.client.listening import Recorder, consumer_of, send, store, texts
+from cometmq.testing.client.listening import Recorder, consumer_of, logged, send, store, texts
 
 
 def broadcast(cluster: MemoryCluster, listener: Any, folder: Path, **fields: Any) -> PushConsumer:
@@ -175,12 +175,8 @@ async def test_a_second_process_with_the_same_offset_file_is_told(
     owner: subprocess.Popen[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def warnings() -> list[str]:
-        texts = [record.getMessage() for record in caplog.records]
-        return [text for text in texts if text.startswith("offsets.shared")]
-
     async with broadcast(cluster, Recorder(), tmp_path):
-        (line,) = warnings()
+        (line,) = logged(caplog, "offsets.shared")
     for text in ("group=cg", f"process_id={owner.pid}", "offsets.json", "instance_name"):
         assert text in line
     assert owner.stdin
@@ -189,7 +185,7 @@ async def test_a_second_process_with_the_same_offset_file_is_told(
     for _ in range(2):  # the lock of a dead process is free, and a close releases it
         async with broadcast(cluster, Recorder(), tmp_path):
             pass
-    assert len(warnings()) == 1
+    assert len(logged(caplog, "offsets.shared")) == 1
 
 
 # -- damaged offset files ---------------------------------------------------------------------
@@ -251,11 +247,7 @@ async def test_the_backup_replaces_a_damaged_file_and_is_logged(
     kept = stored(backup)
     path.write_bytes(b"")
     await consumed_once(cluster, tmp_path, b"2")
-    (line,) = [
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("offsets.restored")
-    ]
+    (line,) = logged(caplog, "offsets.restored")
     for text in ("group=cg", str(path), "the file is empty", "again"):
         assert text in line
     assert stored(path)[0] == 3

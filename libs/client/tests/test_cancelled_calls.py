@@ -23,7 +23,15 @@ from cometmq.client.testing.transactions import ask
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.transport import tasks
-from cometmq.testing.client.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import (
+    FIRST,
+    QUEUE_0,
+    Recorder,
+    consumer_of,
+    logged,
+    send,
+    texts,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +42,8 @@ def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cancelled(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     """Return a function that returns the log lines about cancelled tasks; no task may fail."""
-
-    def lines(event: str) -> list[str]:
-        texts = [record.getMessage() for record in caplog.records]
-        return [text for text in texts if text.startswith(event)]
-
-    yield lambda: lines("task.cancelled")
-    assert lines("task.failed") == []
+    yield lambda: logged(caplog, "task.cancelled")
+    assert logged(caplog, "task.failed") == []
 
 
 async def cancel_this_task() -> None:

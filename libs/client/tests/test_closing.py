@@ -30,6 +30,7 @@ from cometmq.client import sync as blocking
 from cometmq.client.consume import push_consumer
 from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.testing.client.listening import logged
 
 FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 
@@ -277,11 +278,7 @@ async def test_close_names_a_listener_that_runs_on_after_its_cancellation(
     await began.wait()
     before = asyncio.all_tasks()
     await closed_in_time(consumer)
-    (line,) = [
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("listener.abandoned")
-    ]
+    (line,) = logged(caplog, "listener.abandoned")
     assert "stubborn" in line
     assert "running_count=1" in line
     may_end.set()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control of a running consumer: concurrency, messages sent back, seeks."""
 
-import asyncio
 from functools import partial
 
 import pytest
@@ -13,49 +12,40 @@ from cometmq.client import (
     LitePullConsumer,
     LitePullOptions,
     Message,
-    MessageExt,
     MessageQueue,
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import QUEUE_0, Gated, Recorder, consumer_of, send, texts
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_the_number_of_calls_may_change(cluster: MemoryCluster, orderly: bool) -> None:
-    gate, running, most = asyncio.Event(), 0, 0
-
-    async def listener(_: list[MessageExt]) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-
+    gated = Gated()
     options = PushOptions(
         consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, orderly=orderly, instance_name="a"
     )
-    consumer = consumer_of(cluster, listener, options)
+    consumer = consumer_of(cluster, gated, options)
     async with consumer:
         for queue in QUEUES:
             await send(cluster, *texts(3), queue=queue)
-        await eventually(lambda: running == 1)
+        await eventually(lambda: gated.running == 1)
         consumer.resize(3)
-        await eventually(lambda: running == 3)
+        await eventually(lambda: gated.running == 3)
         consumer.resize(1)
-        gate.set()
+        gated.gate.set()
         await eventually(lambda: consumer.stats().consumed_count == 12)
-        assert most == 3
-        gate.clear()
+        assert gated.most == 3
+        gated.gate.clear()
         for queue in QUEUES:
             await send(cluster, *texts(1), queue=queue)
-        most = 0
-        await eventually(lambda: running == 1)
-        gate.set()
+        gated.most = 0
+        await eventually(lambda: gated.running == 1)
+        gated.gate.set()
         await eventually(lambda: consumer.stats().consumed_count == 16)
-        assert most == 1
+        assert gated.most == 1
         with pytest.raises(InvalidArgument, match="not 0"):
             consumer.resize(0)
 

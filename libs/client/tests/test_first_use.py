@@ -26,22 +26,9 @@ from cometmq.client import (
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.errors import command_error
 from cometmq.remoting.remarks import filter_refused
-from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import QUEUE_0, KeptEvents, Recorder, consumer_of, send, texts
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
-
-
-class Log:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, object]]] = []
-
-    def debug(self, event: str, /, **facts: object) -> None:
-        self.events.append((event, facts))
-
-    info = warning = error = debug
-
-    def of(self, event: str) -> list[dict[str, object]]:
-        return [facts for name, facts in self.events if name == event]
 
 
 def lite(cluster: MemoryCluster, **options: Any) -> LitePullConsumer:
@@ -84,7 +71,7 @@ async def test_young_queues_may_obey_consume_from(cluster: MemoryCluster) -> Non
 
 async def test_a_condition_added_while_running_delivers_nothing(cluster: MemoryCluster) -> None:
     await send(cluster, *texts(1))
-    log = Log()
+    log = KeptEvents()
     consumer = LitePullConsumer("lg", cluster.namesrv, log=log)
     async with consumer:
         consumer.subscribe("T", MessageSelector.by_sql("a > 5"))
@@ -172,7 +159,7 @@ async def test_a_transaction_takes_no_delay_level(cluster: MemoryCluster) -> Non
 async def test_a_death_is_logged(
     cluster: MemoryCluster, result: ConsumeResult, times_max: int, error: str
 ) -> None:
-    log, seen = Log(), Recorder(lambda _: result)
+    log, seen = KeptEvents(), Recorder(lambda _: result)
     options = PushOptions(max_reconsume_times=times_max)
     async with consumer_of(cluster, seen, options, log=log):
         await send(cluster, *texts(1))
@@ -195,7 +182,7 @@ async def test_a_death_names_the_last_error_and_the_number_of_attempts(
     def fail(messages: list[MessageExt]) -> None:
         raise ValueError(f"no price at attempt {messages[0].reconsume_times + 1}")
 
-    log = Log()
+    log = KeptEvents()
     options = PushOptions(max_reconsume_times=2, orderly=orderly, suspend_queue_ms=10)
     async with consumer_of(cluster, Recorder(fail), options, log=log):
         await send(cluster, *texts(1))
@@ -206,7 +193,7 @@ async def test_a_death_names_the_last_error_and_the_number_of_attempts(
 
 
 async def test_a_message_that_the_application_gives_up_says_so(cluster: MemoryCluster) -> None:
-    log, seen = Log(), Recorder()
+    log, seen = KeptEvents(), Recorder()
     async with consumer_of(cluster, seen, log=log) as consumer:
         await send(cluster, *texts(1))
         await eventually(lambda: seen.messages)
@@ -215,7 +202,7 @@ async def test_a_message_that_the_application_gives_up_says_so(cluster: MemoryCl
 
 
 async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> None:
-    log, answers = Log(), [ConsumeResult.RECONSUME_LATER, ConsumeResult.SUCCESS]
+    log, answers = KeptEvents(), [ConsumeResult.RECONSUME_LATER, ConsumeResult.SUCCESS]
     seen = Recorder(lambda _: answers.pop(0))
     async with consumer_of(cluster, seen, log=log):
         await send(cluster, *texts(1))

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,15 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.transactions import ask
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_NONE
-from cometmq.testing.client.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import (
+    FIRST,
+    QUEUE_0,
+    Recorder,
+    consumer_of,
+    logged,
+    send,
+    texts,
+)
 from cometmq.testing.client.messages import message_ext
 
 COMMIT = TransactionState.COMMIT
@@ -86,13 +95,8 @@ class Failing:
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]]:
     """Return a function that returns the log lines of an event; no task may fail."""
-
-    def lines(event: str) -> list[str]:
-        texts = [record.getMessage() for record in caplog.records]
-        return [text for text in texts if text.startswith(event)]
-
-    yield lines
-    assert lines("task.failed") == []
+    yield partial(logged, caplog)
+    assert logged(caplog, "task.failed") == []
 
 
 Events = Callable[[str], list[str]]

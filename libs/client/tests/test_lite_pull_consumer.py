@@ -20,6 +20,7 @@ from cometmq.client import (
 from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
+from cometmq.testing.client.listening import logged
 
 FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
@@ -385,11 +386,7 @@ async def test_offsets_that_close_cannot_store_are_logged(
         stored.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=1_000)
         with pytest.raises(ServiceNotAvailable):
             await consumer.commit()
-    (event,) = [
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("offset.given_up")
-    ]
+    (event,) = logged(caplog, "offset.given_up")
     assert "T@broker-a:0=10" in event
     assert "redelivered" in event
 

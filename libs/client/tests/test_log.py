@@ -41,25 +41,23 @@ from cometmq.client.testing.broker import HANG
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.testing.client.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import (
+    FIRST,
+    QUEUE_0,
+    KeptEvents,
+    Recorder,
+    consumer_of,
+    logged,
+    send,
+    texts,
+)
 
 Facts = dict[str, Any]
 
 
-class Kept:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, Facts]] = []
-
-    def debug(self, event: str, /, **facts: object) -> None:
-        self.events.append((event, facts))
-
-    info = warning = error = debug
-
-
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
     assert {record.name for record in caplog.records} <= {"cometmq", "asyncio"}
-    found = [record.getMessage() for record in caplog.records]
-    return [line for line in found if line.split()[0] == event]
+    return logged(caplog, event)
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +129,7 @@ def test_names_of_brokers_cannot_control_a_terminal(
 
 
 def test_a_failure_has_one_traceback_and_then_counts() -> None:
-    kept, now_ms = Kept(), [0]
+    kept, now_ms = KeptEvents(), [0]
     limited = LimitedLog(kept, clock_ms=lambda: now_ms[0])
 
     def fail() -> None:
@@ -152,7 +150,7 @@ def test_a_failure_has_one_traceback_and_then_counts() -> None:
 
 
 def test_the_log_of_failures_stays_small() -> None:
-    kept = Kept()
+    kept = KeptEvents()
     limited = LimitedLog(kept, clock_ms=lambda: 0)
     for number in range(5_000):
         limited.warning("x.failed", topic=str(number))
@@ -372,7 +370,7 @@ async def test_a_dead_broker_is_one_line_when_it_goes_and_one_when_it_works_agai
 
 
 def test_a_long_outage_is_repeated_with_its_count() -> None:
-    kept, now_ms = Kept(), [0]
+    kept, now_ms = KeptEvents(), [0]
     outages = Outages(
         kept, groups=lambda: ["g"], is_probed=lambda _: True, clock_ms=lambda: now_ms[0]
     )

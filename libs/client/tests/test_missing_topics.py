@@ -2,6 +2,7 @@
 """Missing topics, on brokers that create them on the first send, and on others."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting import RequestCode
 from cometmq.remoting.errors import TopicNotExist
 from cometmq.remoting.message.flags import Perm
+from cometmq.testing.client.listening import logged
 
 SEND = RequestCode.SEND_MESSAGE_V2
 NO_TOPIC = "no broker has the topic Orderz: check the name; .* cometmq topic create Orderz"
@@ -207,10 +209,7 @@ async def test_a_route_made_up_for_sending_is_no_route_for_consumers(
 async def test_without_any_broker_the_topic_is_not_to_blame(
     strict: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def reports() -> list[str]:
-        texts = (record.getMessage() for record in caplog.records)
-        return [text for text in texts if text.startswith("topic.unknown")]
-
+    reports = partial(logged, caplog, "topic.unknown")
     await strict.stop_broker(strict.broker)
     fact = f"no broker is registered with the name server {strict.namesrv}: start one, or check"
     listening = PushOptions(api_timeout_ms=60_000)

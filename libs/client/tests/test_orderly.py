@@ -31,6 +31,7 @@ from cometmq.remoting.commands.callbacks import (
 from cometmq.remoting.errors import ServerError
 from cometmq.testing.client.listening import (
     QUEUE_0,
+    Gated,
     Recorder,
     consumer_of,
     send,
@@ -108,22 +109,14 @@ async def test_lists_are_as_long_as_wanted_and_plain_functions_may_listen(
 
 
 async def test_no_more_queues_are_served_at_once_than_wanted(cluster: MemoryCluster) -> None:
-    gate, running, most = asyncio.Event(), 0, 0
-
-    async def listener(_: list[MessageExt]) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-
+    gated = Gated()
     for queue_id in range(4):
         await send(cluster, *texts(3), queue=MessageQueue("T", "broker-a", queue_id))
-    async with orderly(cluster, listener, concurrency=2) as consumer:
-        await eventually(lambda: running == 2)
-        gate.set()
+    async with orderly(cluster, gated, concurrency=2) as consumer:
+        await eventually(lambda: gated.running == 2)
+        gated.gate.set()
         await eventually(lambda: consumer.stats().consumed_count == 12)
-    assert most == 2
+    assert gated.most == 2
 
 
 # -- failures ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.testing.client.listening import (
     QUEUE_0,
     UNREADABLE,
+    Gated,
     Recorder,
     consumer_of,
     send,
@@ -84,23 +85,14 @@ async def test_lists_are_as_long_as_wanted(cluster: MemoryCluster) -> None:
 
 
 async def test_no_more_calls_run_at_once_than_wanted(cluster: MemoryCluster) -> None:
-    running, most = 0, 0
-    gate = asyncio.Event()
-
-    async def listener(messages: list[MessageExt]) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-
+    gated = Gated()
     await send(cluster, *texts(10))
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=3)
-    async with consumer_of(cluster, listener, options) as consumer:
-        await eventually(lambda: running == 3)
-        gate.set()
+    async with consumer_of(cluster, gated, options) as consumer:
+        await eventually(lambda: gated.running == 3)
+        gated.gate.set()
         await eventually(lambda: consumer.stats().consumed_count == 10)
-    assert most == 3
+    assert gated.most == 3
 
 
 async def test_a_full_queue_is_not_pulled(cluster: MemoryCluster) -> None:

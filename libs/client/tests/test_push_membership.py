@@ -36,7 +36,7 @@ from cometmq.remoting.commands.callbacks import (
 from cometmq.remoting.errors import SubscriptionNotLatest, SystemBusy
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
-from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, logged, send, texts
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -69,8 +69,7 @@ async def test_a_client_id_used_twice_is_reported(
         await eventually(lambda: "client_id.duplicated" in caplog.text)
         await twin.close()
         await eventually(lambda: len(consumer.queues) == 4)
-    texts = [record.getMessage() for record in caplog.records]
-    (line,) = [text for text in texts if text.startswith("client_id.duplicated")]
+    (line,) = logged(caplog, "client_id.duplicated")
     assert "group=cg client_id=127.0.0.1@same" in line
     assert "instance_name of its own" in line
 
@@ -158,7 +157,7 @@ async def test_a_strategy_that_returns_no_queues_is_reported(
 
     async with consumer_of(cluster, Recorder(), strategy=Wrong()) as consumer:
         assert consumer.queues == []
-    assert any(record.getMessage().startswith("strategy.failed") for record in caplog.records)
+    assert logged(caplog, "strategy.failed")
     assert text in caplog.text
 
 
@@ -173,7 +172,7 @@ async def test_queues_that_a_topic_does_not_have_are_left_out(
     consumer.subscribe("U")
     async with consumer:
         assert consumer.queues == mine
-    (line,) = [one.getMessage() for one in caplog.records if "strategy.failed" in one.getMessage()]
+    (line,) = logged(caplog, "strategy.failed")
     assert "group=cg topic=T" in line
     assert f"1 of its queues cannot be read, such as {missing}" in line
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selectors by tag and by SQL condition, and the errors that brokers report."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from cometmq.client.subscriptions import ExpressionType, doubt, subscription
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
-from cometmq.testing.client.listening import QUEUE_0
+from cometmq.testing.client.listening import QUEUE_0, logged
 
 CHECK = RequestCode.CHECK_CLIENT_CONFIG
 SQL = MessageSelector.by_sql("a > 'x'")
@@ -130,10 +131,7 @@ def test_a_kind_may_be_text() -> None:
 async def test_a_condition_that_brokers_refuse_later_is_reported(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, make: Any
 ) -> None:
-    def refusals() -> list[str]:
-        texts = (record.getMessage() for record in caplog.records)
-        return [text for text in texts if text.startswith("subscription.refused")]
-
+    refusals = partial(logged, caplog, "subscription.refused")
     async with make(cluster, MessageSelector.by_tag("A")) as consumer:
         for _ in range(10):
             cluster.broker.fail(CHECK, SubscriptionParseFailed("Value 'x' cannot be compared."))

@@ -28,6 +28,7 @@ from cometmq.client.addresses import parse_addresses
 from cometmq.client.option_checks import checked
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.settings import TlsMode
+from cometmq.testing.client.listening import logged
 
 KEYS: Any = SessionCredentials
 TLS: Any = TlsSettings
@@ -320,7 +321,7 @@ async def test_unused_trusted_certificates_are_reported(
     options = ProducerOptions(tls=TlsSettings(**tls))
     async with Producer("pg", "127.0.0.1:1", options=options):
         pass
-    found = [record.getMessage() for record in caplog.records]
-    warnings = [text for text in found if text.startswith("tls.unverified trust_cert_path=ca.pem ")]
+    warnings = logged(caplog, "tls.unverified")
     assert len(warnings) == count
+    assert all("trust_cert_path=ca.pem " in text for text in warnings)
     assert all("set auth_server=True" in text for text in warnings)

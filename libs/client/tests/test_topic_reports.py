@@ -11,16 +11,12 @@ from cometmq.client.cluster import outages
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.queues import READ_WRITE
 from cometmq.remoting.message.flags import Perm
+from cometmq.testing.client.listening import logged
 
 
 @pytest.fixture(autouse=True)
 def at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-
-def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    found = [record.getMessage() for record in caplog.records]
-    return [line for line in found if line.split()[0] == event]
 
 
 def consumer_of(kind: type[Any], cluster: MemoryCluster, topic: str) -> Any:
@@ -38,12 +34,12 @@ async def test_an_unknown_topic_is_reported_once_with_the_fix(
 ) -> None:
     monkeypatch.setattr(outages, "UNKNOWN_GRACE_MS", 100)
     async with consumer_of(kind, cluster, "Nowhere") as consumer:
-        assert lines(caplog, "topic.unknown") == []  # the next line may create it
-        await eventually(lambda: lines(caplog, "topic.unknown"))
+        assert logged(caplog, "topic.unknown") == []  # the next line may create it
+        await eventually(lambda: logged(caplog, "topic.unknown"))
         await consumer._running().routes.refresh_all(["Nowhere", "%RETRY%cg"])
         cluster.create_topic("Nowhere")
         await eventually(lambda: bool(consumer.queues))
-    (line,) = lines(caplog, "topic.unknown")
+    (line,) = logged(caplog, "topic.unknown")
     assert "topic=Nowhere" in line
     assert "cometmq topic create Nowhere" in line
 
@@ -56,10 +52,10 @@ async def test_a_topic_without_read_permission_is_reported_once_with_the_fix(
         broker.queues.configure("T", 2, perm=int(Perm.WRITE))
     async with consumer_of(kind, pair, "T") as consumer:
         routes = consumer._running().routes
-        await eventually(lambda: lines(caplog, "topic.unreadable"))
+        await eventually(lambda: logged(caplog, "topic.unreadable"))
         await routes.refresh_all(["T", "%RETRY%cg"])
         assert consumer.queues == []
-        (line,) = lines(caplog, "topic.unreadable")
+        (line,) = logged(caplog, "topic.unreadable")
         assert "topic=T" in line
         assert "broker-a" in line
         assert "broker-b" in line
@@ -69,12 +65,12 @@ async def test_a_topic_without_read_permission_is_reported_once_with_the_fix(
             broker.queues.configure("T", 2, perm=READ_WRITE)
             await routes.refresh_all(["T"])
             await eventually(lambda: bool(consumer.queues))
-        assert len(lines(caplog, "topic.unreadable")) == 1
+        assert len(logged(caplog, "topic.unreadable")) == 1
 
         for broker in pair.brokers:
             broker.queues.configure("T", 2, perm=int(Perm.WRITE))
         await routes.refresh_all(["T"])
-        assert len(lines(caplog, "topic.unreadable")) == 2  # it is news again
+        assert len(logged(caplog, "topic.unreadable")) == 2  # it is news again
 
 
 async def test_another_topic_without_read_permission_is_not_reported(
@@ -83,7 +79,7 @@ async def test_another_topic_without_read_permission_is_not_reported(
     cluster.broker.queues.configure("Other", 2, perm=int(Perm.WRITE))
     async with consumer_of(PushConsumer, cluster, "T") as consumer:
         await consumer._running().routes.refresh_all(["Other"])
-    assert lines(caplog, "topic.unreadable") == []
+    assert logged(caplog, "topic.unreadable") == []
 
 
 async def test_a_topic_that_is_created_without_read_permission_is_reported_at_once(
@@ -91,6 +87,6 @@ async def test_a_topic_that_is_created_without_read_permission_is_reported_at_on
 ) -> None:
     monkeypatch.setattr(outages, "UNKNOWN_GRACE_MS", 100)
     async with consumer_of(PushConsumer, cluster, "New"):
-        await eventually(lambda: lines(caplog, "topic.unknown"))
+        await eventually(lambda: logged(caplog, "topic.unknown"))
         cluster.broker.queues.configure("New", 2, perm=int(Perm.WRITE))
-        await eventually(lambda: lines(caplog, "topic.unreadable"))
+        await eventually(lambda: logged(caplog, "topic.unreadable"))

@@ -37,22 +37,10 @@ from cometmq.remoting.message.flags import (
     TRANSACTION_ROLLBACK,
 )
 from cometmq.remoting.names import HALF_TOPIC
+from cometmq.testing.client.listening import KeptEvents
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 MESSAGE = Message("T", b"order 1", tag="New", keys="order-1")
-
-
-class Log:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, object]]] = []
-
-    def debug(self, event: str, /, **facts: object) -> None:
-        self.events.append((event, facts))
-
-    info = warning = error = debug
-
-    def errors(self, event: str) -> list[object]:
-        return [facts.get("error") for name, facts in self.events if name == event]
 
 
 async def test_the_age_at_the_first_check_is_a_property_that_applications_set(
@@ -98,7 +86,11 @@ def unexpected(_message: MessageExt) -> None:
 
 
 def producer(
-    cluster: MemoryCluster, *, check: Any = unexpected, log: Log | None = None, **options: Any
+    cluster: MemoryCluster,
+    *,
+    check: Any = unexpected,
+    log: KeptEvents | None = None,
+    **options: Any,
 ) -> TransactionProducer:
     """Return a producer whose transactions are checked only on the test's request."""
     cluster.broker.may_check_transactions = False
@@ -107,7 +99,7 @@ def producer(
         cluster.namesrv,
         check=check,
         options=TransactionOptions(**options),
-        log=log or Log(),
+        log=log or KeptEvents(),
     )
 
 
@@ -196,14 +188,14 @@ async def test_a_local_transaction_that_raises_is_rolled_back_and_its_error_rais
     def execute(_message: Message, _argument: Any) -> TransactionState:
         raise OSError("the database is gone")
 
-    log = Log()
+    log = KeptEvents()
     async with producer(cluster, log=log, rollback_on_error=rolls_back) as transactions:
         with pytest.raises(OSError, match="the database is gone"):
             await transactions.send_in_transaction(MESSAGE, execute=execute)
         state = TRANSACTION_ROLLBACK if rolls_back else TRANSACTION_NONE
         assert await ends(cluster) == [state]
     assert cluster.messages("T") == []
-    assert log.errors("transaction.failed") == ["OSError: the database is gone"]
+    assert [it["error"] for it in log.of("transaction.failed")] == ["OSError: the database is gone"]
 
 
 async def test_an_answer_that_is_none_leaves_it_open(cluster: MemoryCluster) -> None:
@@ -285,13 +277,13 @@ async def test_a_failing_check_is_unknown_and_others_go_on(
             raise answer
         return answer
 
-    log = Log()
+    log = KeptEvents()
     async with producer(cluster, check=check, log=log) as transactions:
         await transactions.begin(MESSAGE)
         ask(cluster.broker)
         ask(cluster.broker)
         assert await ends(cluster, 2) == [TRANSACTION_NONE, TRANSACTION_COMMIT]
-    assert log.errors("transaction.check_failed") == ["OSError: no database"]
+    assert [it["error"] for it in log.of("transaction.check_failed")] == ["OSError: no database"]
 
 
 async def test_questions_beyond_the_bound_are_left_to_the_next_round(
@@ -306,21 +298,21 @@ async def test_questions_beyond_the_bound_are_left_to_the_next_round(
         await go_on.wait()
         return COMMIT
 
-    log = Log()
+    log = KeptEvents()
     async with producer(cluster, check=check, log=log, pending_checks_max=1) as transactions:
         await transactions.begin(MESSAGE)
         ask(cluster.broker)
         await eventually(lambda: calls == 1)
         ask(cluster.broker)
         ask(cluster.broker)
-        await eventually(lambda: bool(log.errors("transaction.unchecked")))
+        await eventually(lambda: bool(log.of("transaction.unchecked")))
         go_on.set()
         assert len(await ends(cluster, 2)) == 2
-    assert log.errors("transaction.unchecked") == ["too many questions"]
+    assert [it["error"] for it in log.of("transaction.unchecked")] == ["too many questions"]
 
 
 async def test_a_lost_end_is_only_logged(cluster: MemoryCluster) -> None:
-    log = Log()
+    log = KeptEvents()
     async with producer(cluster, log=log, send_timeout_ms=3_000) as transactions:
         transaction = await transactions.begin(MESSAGE)
         await cluster.stop_broker(cluster.broker)
@@ -328,7 +320,7 @@ async def test_a_lost_end_is_only_logged(cluster: MemoryCluster) -> None:
         await eventually(lambda: not remoting.is_connected(cluster.broker.address))
         result = await transaction.end(COMMIT)
     assert result.state is COMMIT
-    (error,) = log.errors("transaction.untold")
+    (error,) = [it["error"] for it in log.of("transaction.untold")]
     assert cluster.broker.address in str(error)
 
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of push consumer tests: a recording listener, a consumer, messages."""
+"""Shared parts of client tests: a recording listener and log, a consumer, messages."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+
+import pytest
 
 from cometmq.client.consume.push_consumer import PushConsumer
 from cometmq.client.message import Message, MessageExt
@@ -41,6 +44,44 @@ class Recorder:
     def messages(self) -> list[MessageExt]:
         """The received messages, in order."""
         return [message for messages in self.lists for message in messages]
+
+
+class Gated:
+    """A listener whose calls wait until the test opens its gate."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.running = self.most = 0
+
+    async def __call__(self, messages: list[MessageExt]) -> None:
+        """Wait for the gate."""
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.gate.wait()
+        self.running -= 1
+
+
+class KeptEvents:
+    """A log that keeps its events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        """Keep the event."""
+        self.events.append((event, facts))
+
+    info = warning = error = debug
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        """Return what was told with each such event."""
+        return [facts for name, facts in self.events if name == event]
+
+
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """Return the logged lines of an event."""
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if line.split(maxsplit=1)[:1] == [event]]
 
 
 async def send(cluster: MemoryCluster, *messages: Message, queue: MessageQueue = QUEUE_0) -> None:
