@@ -93,6 +93,13 @@ class Client(ABC):
             self._log.flush()
             self._closed.set()
 
+    def _check_unstarted(self) -> None:
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError(
+                "add hooks and callbacks before the start: this "
+                f"{self.KIND} has already been started"
+            )
+
     def check_outside_calls(self) -> None:
         """Raise ClientStateError if called from a listener or callback."""
         refuse_close_inside(self)

@@ -22,7 +22,7 @@ from cometmq.client.consume.queues.offsets import (
 )
 from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks, QueuesCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.hooks import ConsumeHook, Hooks
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
@@ -243,12 +243,6 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
         self._check_unstarted()
         check_hook(hook, "before_consume", "after_consume")
         self._hooks.append(hook)
-
-    def _check_unstarted(self) -> None:
-        if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError(
-                "add callbacks and hooks before the start: this consumer has already been started"
-            )
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ class Pushing:
     ) -> None:
         self._parts = parts
         self._options = options
+        self.rates = parts.rates
         self.failed = (
             DropsFailed(parts.group, parts.instance.log)
             if parts.is_broadcasting
@@ -163,10 +164,6 @@ class Pushing:
             queues = self.queues.of_topic(topic)
             offsets = {queue: await bounds.at(queue, timestamp_ms) for queue in queues}
             await self.member.reset_offsets(topic, offsets)
-
-    def counts(self) -> tuple[int, int]:
-        """Return how many messages were consumed, and how many failed."""
-        return self._parts.rates.counts()
 
     async def _keep_offsets(self) -> None:
         while True:
@@ -305,4 +302,4 @@ class PushConsumer(GroupConsumer[PushOptions, Pushing]):
         """Return the counters."""
         if self._work is None:
             return ConsumerStats(0, 0)
-        return ConsumerStats(*self._work.counts())
+        return ConsumerStats(*self._work.rates.counts())

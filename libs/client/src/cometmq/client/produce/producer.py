@@ -13,7 +13,7 @@ from cometmq.client.application_calls import check_hook, explaining
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.cluster.lifecycle import Client
 from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed, shown
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
@@ -104,12 +104,6 @@ class Producer(Client):
         self._check_unstarted()
         check_hook(hook, "check")
         self._forbidden_hooks.append(hook)
-
-    def _check_unstarted(self) -> None:
-        if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError(
-                "add hooks before the start: this producer has already been started"
-            )
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -314,15 +314,15 @@ class TransactionProducer(Producer, TransactionMember):
         """Return the state of a local transaction; log its exception, if it raised one."""
         state = state_after(decision, rolls_back=self.options.rollback_on_error)
         if (error := decision[1]) is not None:
-            self._note_failure(message, state, error)
+            self._note_failure("transaction.failed", message, error, state=state.name)
         return state
 
     def _note_failure(
-        self, message: Message, state: TransactionState, error: BaseException
+        self, event: str, message: Message | MessageExt, error: BaseException, **facts: object
     ) -> None:
         self._log.warning(
-            "transaction.failed",
-            state=state.name,
+            event,
+            **facts,
             group=self.group,
             topic=message.topic,
             transaction=message.message_id,
@@ -363,44 +363,48 @@ class TransactionProducer(Producer, TransactionMember):
             commit_or_rollback=_ENDS[state],
             msg_id=result.message_id,
         )
-        try:
-            address = self._running().master(result.queue.broker_name)
-            await self._tell(
-                address, header, transaction.message, state, self.options.send_timeout_ms
-            )
-        except CometError as error:
-            self._log.warning(
-                "transaction.untold",
-                transaction=result.message_id,
-                state=state.value,
-                error=describe(error),
-            )
+        await self._tell(
+            lambda: self._running().master(result.queue.broker_name),
+            header,
+            transaction.message,
+            state,
+            self.options.send_timeout_ms,
+        )
 
     async def _tell(
         self,
-        address: str,
+        address_of: Callable[[], str],
         header: EndTransaction,
         message: Message | MessageExt,
         state: TransactionState,
         timeout_ms: int,
     ) -> None:
-        self._ending.call(
-            "end_transaction",
-            EndContext(
-                group=self._full_group,
-                message=message,
-                message_id=header.msg_id,
-                transaction_id=message.message_id,
-                state=state,
-                is_from_check=header.from_transaction_check,
-                address=address,
-                time_ms=wall_ms(),
-            ),
-        )
-        sender = self._sending()
-        await sender.invoke_oneway(
-            address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms
-        )
+        """Send a state to the broker at the address that a function returns; log a failure."""
+        try:
+            address = address_of()
+            self._ending.call(
+                "end_transaction",
+                EndContext(
+                    group=self._full_group,
+                    message=message,
+                    message_id=header.msg_id,
+                    transaction_id=message.message_id,
+                    state=state,
+                    is_from_check=header.from_transaction_check,
+                    address=address,
+                    time_ms=wall_ms(),
+                ),
+            )
+            await self._sending().invoke_oneway(
+                address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms
+            )
+        except CometError as error:
+            self._log.warning(
+                "transaction.untold",
+                transaction=header.msg_id,
+                state=state.value,
+                error=describe(error),
+            )
 
     # -- questions from brokers ---------------------------------------------------------------
 
@@ -426,14 +430,7 @@ class TransactionProducer(Producer, TransactionMember):
         message = received(record, "", self._namespace, body=body)
         state, error = await self._check_caller.call(self._check, message)
         if error is not None:
-            self._log.warning(
-                "transaction.check_failed",
-                group=self.group,
-                topic=message.topic,
-                transaction=message.message_id,
-                error=describe(error),
-                exc_info=traced(error),
-            )
+            self._note_failure("transaction.check_failed", message, error)
         header = EndTransaction(
             producer_group=self._full_group,
             tran_state_table_offset=asked.tran_state_table_offset,
@@ -443,15 +440,8 @@ class TransactionProducer(Producer, TransactionMember):
             from_transaction_check=True,
             transaction_id=asked.transaction_id,
         )
-        try:
-            await self._tell(question.address, header, message, state, CHECK_ANSWER_TIMEOUT_MS)
-        except CometError as told_error:
-            self._log.warning(
-                "transaction.untold",
-                transaction=message.message_id,
-                state=state.value,
-                error=describe(told_error),
-            )
+        timeout_ms = CHECK_ANSWER_TIMEOUT_MS
+        await self._tell(lambda: question.address, header, message, state, timeout_ms)
 
 
 def _check_half(message: Message) -> None:

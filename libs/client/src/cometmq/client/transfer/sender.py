@@ -384,19 +384,16 @@ class MessageSender:
         """Send as soon as the output buffer has room; a full buffer is not a broker failure."""
         remoting = self._instance.remoting
         ok = REPLY_OK_CODES if code in REPLY_CODES else STORED_CODES
-        try:
-            return await remoting.invoke(address, code, header, body, timeout_ms=timeout_ms, ok=ok)
-        except Overloaded:
-            deadline_ms = monotonic_ms() + timeout_ms
+        left_ms, deadline_ms = timeout_ms, 0
         while True:
+            try:
+                return await remoting.invoke(address, code, header, body, timeout_ms=left_ms, ok=ok)
+            except Overloaded:
+                deadline_ms = deadline_ms or monotonic_ms() + timeout_ms
             await asyncio.sleep(_FULL_PAUSE_S)
             left_ms = deadline_ms - monotonic_ms()
             if left_ms <= 0:
                 raise Overloaded(f"the output buffer of the connection to {address} is full")
-            try:
-                return await remoting.invoke(address, code, header, body, timeout_ms=left_ms, ok=ok)
-            except Overloaded:
-                continue
 
     def _header(self, queue: MessageQueue, prepared: Prepared) -> SendHeader:
         options = self._options
