@@ -70,17 +70,26 @@ class CancelsFirst:
         return self._answer
 
 
-async def test_a_concurrent_consumer_returns_the_messages(
-    cluster: MemoryCluster, cancelled: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("orderly", "bodies", "returned_count"), [(False, b"0120", 1), (True, b"0012", 0)]
+)
+async def test_a_message_of_a_cancelled_call_is_delivered_again(
+    cluster: MemoryCluster,
+    cancelled: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    orderly: bool,
+    bodies: bytes,
+    returned_count: int,
 ) -> None:
     monkeypatch.setattr(concurrent, "RETRY_HERE_MS", 10)
     await send(cluster, *texts(3))
     listener = CancelsFirst()
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1)
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, orderly=orderly)
     async with consumer_of(cluster, listener, options) as consumer:
         await eventually(lambda: consumer.stats().consumed_count == 3)
-    assert listener.bodies == [b"0", b"1", b"2", b"0"]
-    assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 1
+    assert b"".join(listener.bodies) == bodies
+    assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == returned_count
     assert cluster.broker.offsets["cg", "T", 0] == 3
     assert len(cancelled()) == 1
 
@@ -94,19 +103,6 @@ async def test_a_cancelled_call_is_not_returned_by_a_consumer_that_closes(
     assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 0
     async with consumer_of(cluster, again := Recorder(), FIRST):
         await eventually(lambda: again.bodies == [b"0"])
-
-
-async def test_an_orderly_consumer_delivers_the_list_again(
-    cluster: MemoryCluster, cancelled: Callable[[], list[str]]
-) -> None:
-    await send(cluster, *texts(3))
-    listener = CancelsFirst()
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True)
-    async with consumer_of(cluster, listener, options) as consumer:
-        await eventually(lambda: consumer.stats().consumed_count == 3)
-    assert listener.bodies == [b"0", b"0", b"1", b"2"]
-    assert cluster.broker.offsets["cg", "T", 0] == 3
-    assert len(cancelled()) == 1
 
 
 async def test_checks_go_on(cluster: MemoryCluster, cancelled: Callable[[], list[str]]) -> None:

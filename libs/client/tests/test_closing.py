@@ -30,9 +30,7 @@ from cometmq.client import sync as blocking
 from cometmq.client.consume import push_consumer
 from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.testing.client.listening import logged
-
-FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+from cometmq.testing.client.listening import FIRST, consumer_of, logged, send, texts
 
 
 async def test_every_close_waits_for_the_running_listener(cluster: MemoryCluster) -> None:
@@ -43,10 +41,8 @@ async def test_every_close_waits_for_the_running_listener(cluster: MemoryCluster
         await may_end.wait()
         ended.set()
 
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"))
-    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=FIRST)
-    consumer.subscribe("T")
+    await send(cluster, *texts(1))
+    consumer = consumer_of(cluster, listener)
     async with asyncio.TaskGroup() as group, consumer:
         await began.wait()
         group.create_task(consumer.close())
@@ -71,16 +67,14 @@ async def test_a_listener_cannot_close_its_consumer(cluster: MemoryCluster) -> N
             refusals.append(str(error))
         later.append(group.create_task(consumer.close()))
 
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"))
-    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=FIRST)
-    consumer.subscribe("T")
+    await send(cluster, *texts(1))
+    consumer = consumer_of(cluster, listener)
     async with asyncio.TaskGroup() as group, consumer:
         await eventually(lambda: later)
         async with asyncio.timeout(60):
             await later[0]  # a separate task may close
     assert "called by the listener" in refusals[0]
-    assert sum(cluster.committed("g", "T").values()) == 1
+    assert sum(cluster.committed("cg", "T").values()) == 1
 
 
 def test_a_plain_listener_cannot_close_its_consumer(served: MemoryCluster) -> None:
@@ -219,11 +213,9 @@ async def started_with_a_message(
     cluster: MemoryCluster, listener: Callable[[list[MessageExt]], Any], *, orderly: bool
 ) -> PushConsumer:
     """Start a consumer that gets one message."""
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"))
+    await send(cluster, *texts(1))
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, drain_ms=50)
-    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=options)
-    consumer.subscribe("T")
+    consumer = consumer_of(cluster, listener, options)
     await consumer.start()
     return consumer
 
@@ -252,7 +244,7 @@ async def test_close_ends_although_a_listener_suppresses_its_cancellation(
     await closed_in_time(consumer)
     assert cancelled.is_set()
     assert ended.is_set()
-    assert sum(cluster.committed("g", "T").values()) == 0
+    assert sum(cluster.committed("cg", "T").values()) == 0
     assert "listener.abandoned" not in caplog.text
 
 
@@ -283,7 +275,7 @@ async def test_close_names_a_listener_that_runs_on_after_its_cancellation(
     assert "running_count=1" in line
     may_end.set()
     await eventually(lambda: ended.is_set() and not left_of(before))
-    assert sum(cluster.committed("g", "T").values()) == 0
+    assert sum(cluster.committed("cg", "T").values()) == 0
 
 
 def left_of(tasks: set[asyncio.Task[Any]]) -> list[str]:
