@@ -6,7 +6,6 @@ from unittest.mock import Mock
 import pytest
 
 from cometmq.control.client import MemberClient
-from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.api_types.broker_group import Spec
 from cometmq.operator.broker_groups.drain import Drain
 from cometmq.operator.broker_groups.group import BrokerGroup
@@ -14,6 +13,7 @@ from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.ha.memory import MemoryPlace
 
 GROUP = BrokerGroup(
     namespace="mq", name="orders", uid="u", generation=1, spec=Spec(name_servers=["127.0.0.1:1"])

@@ -4,7 +4,6 @@ stops it.
 """
 
 from cometmq.elector.elector import Elector
-from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy, Record
 from cometmq.operator.api_types.broker_group import Spec
 from cometmq.operator.broker_groups.acceptance import AcceptLoss
@@ -12,6 +11,7 @@ from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.ha.memory import MemoryPlace
 
 GROUP = BrokerGroup(
     namespace="mq", name="orders", uid="u", generation=1, spec=Spec(name_servers=["127.0.0.1:1"])

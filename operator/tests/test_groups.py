@@ -6,7 +6,6 @@ from unittest.mock import Mock
 from structlog.testing import CapturingLogger
 
 from cometmq.client.testing.cluster import eventually
-from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, TLS_SECRET
 from cometmq.operator.broker_groups.group_elector import GroupElector
@@ -19,6 +18,7 @@ from cometmq.operator.secrets import AGE_MAX_MS, Secrets
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime.clock import SystemClock
+from cometmq.testing.ha.memory import MemoryPlace
 from cometmq.testing.operator.api import MemoryApi, context_of
 from cometmq.testing.operator.states import group
 

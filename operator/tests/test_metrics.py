@@ -5,7 +5,7 @@ from collections import Counter
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cometmq.elector.stats import ElectorStats
+from cometmq.elector.metrics import ElectorStats
 from cometmq.operator.api_types.status import Condition, GroupStatus
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.broker_groups.status import Findings, status_of

@@ -14,7 +14,6 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.errors import NoRoute
 from cometmq.client.settings import ClientOptions, ProducerOptions
 from cometmq.client.testing.cluster import eventually
-from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.broker_groups.drain import Drain
@@ -35,6 +34,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 from cometmq.testing.broker.broker_groups import FAST, KillableApp
 from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.ha.memory import MemoryPlace
 from cometmq.testing.operator.api import MemoryApi, context_of
 from cometmq.testing.operator.states import group
 

@@ -7,6 +7,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +16,8 @@ from tests.sim.kernel import ProcessLoop
 from tests.sim.tables import SimDelays, SimPositions, SimTable
 
 from cometmq.broker.copies.gate.gate import Gate
-from cometmq.broker.copies.joining import Joined, Surroundings, join, open_state
+from cometmq.broker.copies.joining import Joined, join, open_state
+from cometmq.broker.copies.roles.parts import Around, Surroundings
 from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.streams.pump import SendTurns
 from cometmq.broker.copies.streams.tails import tail_path
@@ -274,11 +276,11 @@ class BrokerProcess:
         self.driver.turn.grew.connect(server.wake)
         sim_broker: Any = broker
         client: Any = self
+        clients: Any = SimpleNamespace(reset=self._close_clients, is_open=True)
+        around = Around(workers, client, server, lambda: [clients], _ignore, host.surroundings)
         self.copies = join(
-            sim_broker, opened, workers=workers, client=client, log_server=server,
-            journal=journal, close_clients=self._close_clients, clients=lambda: (),
-            promoted=_ignore,
-            record=world.place.port(self.loop, host.name), host=host.surroundings,
+            sim_broker, opened, around, journal=journal,
+            record=world.place.port(self.loop, host.name),
         )  # fmt: skip
         handlers: dict[int, Any] = {
             Code.SEND_MESSAGE: self._send,
@@ -289,7 +291,7 @@ class BrokerProcess:
         self._handlers = self.gate.guarded(handlers)
         world.oracle.watch(self)
         host.process = self
-        for name, loop in self.copies.loops(server, broker.log).items():
+        for name, loop in self.copies.loops().items():
             task = self.loop.create_task(loop, name=f"{self.name}-{name}")
             task.add_done_callback(self._task_ended)
         self.copies.begin()
@@ -322,11 +324,11 @@ class BrokerProcess:
 
     @property
     def gate(self) -> Gate:
-        return self.copies.gate
+        return self.copies.parts.gate
 
     @property
     def member(self) -> Any:
-        return self.copies.inbox.member
+        return self.copies.parts.inbox.member
 
     @property
     def is_master(self) -> bool:

@@ -129,7 +129,7 @@ class Network:
             there = SimTransport(self, process.loop, target, source)
             here = SimTransport(self, loop, source, target)
             here.peer, there.peer = there, here
-            there.set_protocol(Acceptor(process.copies.sender, there, source))
+            there.set_protocol(Acceptor(process.copies.parts.sender, there, source))
             self.send(target, source, partial(loop.call_soon, opened), here)
 
         def opened(here: SimTransport) -> None:

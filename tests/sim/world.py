@@ -215,8 +215,8 @@ class World:
                 return f"broker {ordinal} does not have the whole log"
             if process.store.commit_log.confirm_offset != holder.end_offset:
                 return f"broker {ordinal} does not show the whole log"
-            history = process.copies.follower.replica.epochs.history
-            if history != holder.copies.follower.replica.epochs.history:
+            history = process.copies.parts.follower.replica.epochs.history
+            if history != holder.copies.parts.follower.replica.epochs.history:
                 return f"broker {ordinal} has another history"
             if process.broker.topics.values != holder.broker.topics.values:
                 return f"broker {ordinal} has other tables"

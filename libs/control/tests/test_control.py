@@ -17,8 +17,7 @@ from cometmq.control.admission import CALLS_MAX, CONNECTION_CALLS_MAX
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.electors import Electors
-from cometmq.control.messages import from_message, to_message, to_target
-from cometmq.control.methods import METHODS
+from cometmq.control.methods import METHODS, from_message, to_message, to_target
 from cometmq.control.server import CODES, ControlServer
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.member import OrderRefusal, OrderRefused

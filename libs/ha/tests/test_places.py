@@ -9,10 +9,10 @@ from cometmq.ha.durable import OsFiles
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
-from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import Versioned
 from cometmq.remoting.errors import SettingsError
+from cometmq.testing.ha.memory import Fault, MemoryPlace
 from cometmq.testing.ha.port_contract import CHECKS, FIRST, SECOND, new_record
 
 

@@ -11,11 +11,11 @@ from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.fencing import Timing
 from cometmq.ha.orders import Drop, Follow, HandOver, Promote, Resize
-from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.testing.control.scripted import ScriptedMember
+from cometmq.testing.ha.memory import MemoryPlace
 from cometmq.testing.runtime.clock import FakeClock
 
 GROUP = "orders"

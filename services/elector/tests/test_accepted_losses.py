@@ -6,10 +6,10 @@ import pytest
 
 from cometmq.elector.restoration import ACCEPTANCE_MS
 from cometmq.ha.actions import Blocked
-from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
+from cometmq.testing.ha.memory import Fault
 
 from .conftest import rounds, started
 

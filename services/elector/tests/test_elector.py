@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from cometmq.ha.actions import Blocked
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver, Resize
-from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.peers.long_forms import examples
+from cometmq.testing.ha.memory import Fault
 
 from .conftest import FakeGroup, rounds, started
 

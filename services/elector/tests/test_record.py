@@ -3,8 +3,8 @@
 
 import pytest
 
-from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import RecordUnreachable
+from cometmq.testing.ha.memory import Fault
 
 from .conftest import Log, rounds, started
 

@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.elector.metrics import Electors, families
-from cometmq.elector.stats import ElectorStats
+from cometmq.elector.metrics import Electors, ElectorStats, families
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus

@@ -181,7 +181,7 @@ async def test_a_slave_forwards_what_changes_state_to_its_master(tmp_path: Path)
                 assert await bodies(client, topic) == sent
                 assert await client.committed() == 7
             forwarder = group.copies(1 - master)
-            assert forwarder.gate.diversion.forwarded_count >= 21
+            assert forwarder.parts.gate.diversion.forwarded_count >= 21
 
 
 async def test_a_send_to_a_broker_without_a_master_names_the_election(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
         master = group.open_master
         await group.kill(1 - master)
         membership = group.copies(master)
-        await group.until(lambda: not membership.sender.followers())
+        await group.until(lambda: not membership.parts.sender.followers())
         async with group.client(master) as client:
             with pytest.raises(OrderRefused, match="did not catch up in time"):
                 await group.member(master).obey(HandOver(1 - master))

@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.broker import timers
 from cometmq.broker.copies.control import MemberControl
-from cometmq.broker.copies.exposure import exposure
+from cometmq.broker.copies.members import exposure
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import SettingsError
 from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
@@ -59,7 +59,7 @@ async def loaded(group: BrokerGroup) -> AsyncIterator[Load]:
 def proven_streams(group: BrokerGroup) -> list[bool]:
     """Return, for each stream of the master, whether it was proven."""
     membership = group.copies(group.open_master)
-    return [stream.proven is not None for stream in membership.sender._streams]
+    return [stream.proven is not None for stream in membership.parts.sender._streams]
 
 
 def reported_risk(group: BrokerGroup) -> str:

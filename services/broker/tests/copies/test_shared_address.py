@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.copies.roles import stale_clients
+from cometmq.broker.copies.roles import parts, watchdog
 from cometmq.broker.registration.addresses import packed_host
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
@@ -103,7 +103,7 @@ async def test_a_client_that_knows_two_addresses_of_the_master_is_one_member(
 async def test_a_former_master_closes_the_connections_that_have_stayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stale_clients, "AFTER_MS", (300, 600, 900))
+    monkeypatch.setattr(watchdog, "AFTER_MS", (300, 600, 900))
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
         old = group.open_master
         server = group.apps[old]._server
@@ -130,8 +130,8 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
         def reset(self) -> None:
             closed.append(self.name)
 
-    clients: list[stale_clients.Client] = [Connection("a"), Connection("b")]
-    away = stale_clients.StaleClients(
+    clients: list[parts.Client] = [Connection("a"), Connection("b")]
+    away = watchdog.StaleClients(
         lambda: clients,
         lambda one: isinstance(one, Connection) and one.name in busy,
         lambda: now_ms,
@@ -139,7 +139,7 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
     away.begin()
     away.tick()
     assert closed == []
-    now_ms = stale_clients.AFTER_MS[0]
+    now_ms = watchdog.AFTER_MS[0]
     away.tick()
     assert closed == ["a"]
     busy.clear()
@@ -147,7 +147,7 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
     assert closed == ["a", "b"]
     clients.append(Connection("c"))
     away.end()
-    now_ms = stale_clients.AFTER_MS[-1]
+    now_ms = watchdog.AFTER_MS[-1]
     away.tick()
     assert closed == ["a", "b"]
 

@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 
 from cometmq.control.channel import MemberChannel
 from cometmq.control.controlled import ConfigChange, Report, Target
-from cometmq.control.messages import from_message, to_target
-from cometmq.control.methods import METHODS
+from cometmq.control.methods import METHODS, from_message, to_target
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.orders import Order
 from cometmq.ha.proof import Keys

@@ -35,8 +35,14 @@ from cometmq.control.controlled import Controlled, Reason, Report, Target
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
 from cometmq.control.health import Health
-from cometmq.control.messages import to_message
-from cometmq.control.methods import CHALLENGE_KEY, METHODS, PROOF_KEY, REASON_KEY, SERVICE
+from cometmq.control.methods import (
+    CHALLENGE_KEY,
+    METHODS,
+    PROOF_KEY,
+    REASON_KEY,
+    SERVICE,
+    to_message,
+)
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.control.watches import Watch, Watches
 from cometmq.ha.member import OrderRefusal, OrderRefused

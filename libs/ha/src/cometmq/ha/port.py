@@ -6,7 +6,7 @@ them. The Kubernetes operator reads, replaces and creates records in a Lease. Th
 are in `cometmq.ha.places`; all of them pass the same tests (`cometmq.testing.ha.port_contract`).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum
 from typing import Protocol
 
@@ -88,3 +88,22 @@ class RecordPort(Protocol):
 
         Call this when no other call is in progress, since it may keep its connection afterwards.
         """
+
+
+Read = Callable[[], Awaitable[Versioned | None]]
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def poll(read: Read, *, sleep: Sleep, interval_ms: int) -> AsyncIterator[Versioned | None]:
+    """Yield the record now and whenever a read returns a new version."""
+    is_first, last = True, None
+    while True:
+        try:
+            found = await read()
+        except RecordUnreachable:
+            await sleep(interval_ms / 1000)
+            continue
+        if is_first or found != last:
+            is_first, last = False, found
+            yield found
+        await sleep(interval_ms / 1000)

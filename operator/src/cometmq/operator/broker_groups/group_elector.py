@@ -11,8 +11,8 @@ from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Target
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.elector import Elector
+from cometmq.elector.metrics import ElectorStats
 from cometmq.elector.settings import ElectorSettings
-from cometmq.elector.stats import ElectorStats
 from cometmq.ha.actions import Tell
 from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort

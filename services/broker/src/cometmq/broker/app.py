@@ -196,9 +196,7 @@ class BrokerApp:
         self._copying = copying
         broker.deferred.delays.waiting.report_stranded()
         if settings.group_record:
-            await copying.join(
-                close_clients=self._close_clients, clients=self._clients, record=self._record
-            )
+            await copying.join(self._clients, self._record)
         else:
             recall_transactions(broker)
             if broker.role.is_master:
@@ -316,7 +314,7 @@ class BrokerApp:
 
         copies = self.copies
         server: Server[Broker] = Server(
-            HANDLERS if copies is None else copies.gate.guarded(HANDLERS),
+            HANDLERS if copies is None else copies.parts.gate.guarded(HANDLERS),
             broker,
             server_settings(settings, self._loaded.label),
             log=self._log,
@@ -349,10 +347,6 @@ class BrokerApp:
 
     def _clients(self) -> Collection[PeerProtocol]:
         return () if self._server is None else tuple(self._server.peers)
-
-    def _close_clients(self) -> None:
-        for peer in self._clients():
-            peer.reset()
 
     def _listening(
         self, port: int, *, setting: str = "listenPort", note: str = ""

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cometmq.ha.orders import HandOver
-from cometmq.ha.places.memory import MemoryRecord
 from cometmq.ha.record import Versioned
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.send import SendMessageV2
@@ -22,6 +21,7 @@ from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 from cometmq.testing.broker.broker_groups import BrokerGroup, running_group
 from cometmq.testing.broker.clients import TIMEOUT_MS
+from cometmq.testing.ha.memory import MemoryRecord
 
 ACCOUNTS = """\
 accounts:
@@ -58,7 +58,7 @@ async def test_a_signed_send_to_a_slave_is_judged_by_its_signature(
         finally:
             await client.close()
         forwarder = group.copies(1 - master)
-        assert forwarder.gate.diversion.forwarded_count == (secret != "wrong-one")
+        assert forwarder.parts.gate.diversion.forwarded_count == (secret != "wrong-one")
 
 
 class Senders:
@@ -101,7 +101,7 @@ def establish(group: BrokerGroup) -> None:
     """Make slaves treat their master as one that has been open for a long time."""
     for app in group.apps.values():
         assert app.copies is not None
-        diversion = app.copies.gate.diversion
+        diversion = app.copies.parts.gate.diversion
         diversion._forwarding_ms -= diversion.forward_ms_max
 
 

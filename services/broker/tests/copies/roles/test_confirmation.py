@@ -15,10 +15,10 @@ from cometmq.broker.copies.streams.reports import Heard
 from cometmq.ha import in_sync
 from cometmq.ha.fencing import Timing
 from cometmq.ha.in_sync import Ack
-from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record, RecordDamaged
 from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.ha.memory import Fault, MemoryPlace
 
 ME, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 TIMING = Timing(

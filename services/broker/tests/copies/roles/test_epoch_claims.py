@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.copies.roles import epoch_claims
-from cometmq.broker.copies.roles.epoch_claims import EpochClaims
+from cometmq.broker.copies.roles import inbox
+from cometmq.broker.copies.roles.inbox import EpochClaims
 from cometmq.ha.role import Role
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.broker.member_rig import Rig, X, record, running
@@ -69,7 +69,7 @@ async def test_a_claim_that_is_never_recorded_is_reported_once_in_a_while() -> N
 
 @asynccontextmanager
 async def leading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(epoch_claims, "PAUSE_MS", 1)
+    monkeypatch.setattr(inbox, "PAUSE_MS", 1)
     async with running(folder) as rig:
         rig.write(record(1))
         await rig.until(lambda: rig.role is Role.MASTER)

@@ -13,11 +13,11 @@ import pytest
 from cometmq.ha import member as rules
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver, Resize
-from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.testing.broker.member_rig import ME, Rig, X, record, running
+from cometmq.testing.ha.memory import Fault
 from cometmq.testing.ha.model import Model
 from cometmq.testing.ha.world import Bounds
 

@@ -13,12 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from cometmq.elector.asked_member import AskedMembers, Link
+from cometmq.elector.asked_member import AskedMembers, Link, OrderSender
 from cometmq.elector.master_watch import MasterWatch
-from cometmq.elector.order_sender import OrderSender
+from cometmq.elector.metrics import RESTORED, ElectorStats
 from cometmq.elector.plan import Plan
 from cometmq.elector.restoration import Restoration
-from cometmq.elector.stats import RESTORED, ElectorStats
 from cometmq.ha import election, missing_record
 from cometmq.ha.actions import Action, Actions, Blocked, Create, Elect, Tell, Wait
 from cometmq.ha.fencing import Timing

@@ -6,7 +6,7 @@ and logs and measures the changes.
 from collections.abc import Callable
 
 from cometmq.elector.asked_member import AskedMember, AskedMembers
-from cometmq.elector.stats import RENEWED, ElectorStats
+from cometmq.elector.metrics import RENEWED, ElectorStats
 from cometmq.ha import losses
 from cometmq.ha.actions import Statuses, leads
 from cometmq.ha.fencing import Timing

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from cometmq.broker.copies.exposure import is_loopback
+from cometmq.broker.copies.members import is_loopback
 from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount

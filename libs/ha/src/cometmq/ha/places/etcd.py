@@ -15,8 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request, parsed
-from cometmq.ha.places.polling import poll
-from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
+from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, poll, unknown
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.tasks import sleep_on_grid

@@ -16,9 +16,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from cometmq.ha.durable import OsFiles, SharedFiles, Stamp
-from cometmq.ha.places.polling import Sleep, poll
 from cometmq.ha.places.versions import Versions
-from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
+from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, Sleep, applied, poll, unknown
 from cometmq.ha.record import Record, RecordDamaged, Versioned
 from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.transport.tasks import sleep_on_grid

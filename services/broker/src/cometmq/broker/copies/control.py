@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.discard import why_not
-from cometmq.broker.copies.exposure import exposure, is_loopback
 from cometmq.broker.copies.joining import Joined
+from cometmq.broker.copies.members import exposure, is_loopback
 from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
 from cometmq.control.controlled import ConfigChange, Report
@@ -36,7 +36,7 @@ class MemberControl:
         return Report(
             group=broker.settings.broker_name,
             status=copies.member.status(),
-            master=copies.inbox.member.master,
+            master=copies.parts.inbox.member.master,
             confirm_offset=copies.current.confirm_offset,
             record_uid=copies.watch.uid,
             version=VERSION,

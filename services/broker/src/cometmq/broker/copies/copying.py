@@ -1,23 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and stops the replication of a broker; `app` calls it."""
+"""Starts and stops the replication of a broker; `app` calls it.
 
-from collections.abc import Callable, Collection, Coroutine, Iterable
+Members of a broker group are built in `joining.py`. The role of any other broker is fixed by its
+settings, as in RocketMQ 4.9: its master's side serves slaves (`streams/serving.py`), and its
+slave's side follows the log (`streams/rocketmq/slave.py`) and copies the tables
+(`tables/from_master.py`).
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.discard import Discard
-from cometmq.broker.copies.exposure import exposure
-from cometmq.broker.copies.fixed_role import log_server, replication_loops
 from cometmq.broker.copies.joining import Joined, join, open_state
+from cometmq.broker.copies.members import exposure
+from cometmq.broker.copies.roles.parts import Around
+from cometmq.broker.copies.streams.rocketmq.slave import SlaveFollower
+from cometmq.broker.copies.streams.rocketmq.slave_addresses import SlaveAddresses, parse_allowed
+from cometmq.broker.copies.streams.serving import IDLE_INTERVAL_MS, TICK_INTERVAL_MS, LogServer
+from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
+from cometmq.broker.handlers.deferred_answers import found
 from cometmq.broker.handlers.transactions import recall_transactions
+from cometmq.broker.registration.identity import Invoker, slave_hosts
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
+from cometmq.runtime.tasks import every
+from cometmq.runtime.worker import Worker
 
 
 class Copying:
@@ -46,8 +60,6 @@ class Copying:
 
     async def join(
         self,
-        *,
-        close_clients: Callable[[], None],
         clients: Callable[[], Collection[PeerProtocol]],
         record: RecordPort | None,
     ) -> None:
@@ -57,18 +69,9 @@ class Copying:
         opened = await self._workers.store.submit(
             partial(open_state, broker.settings, broker.store, broker.tables.journal)
         )
-        self.joined = join(
-            broker,
-            opened,
-            workers=self._workers,
-            client=self._client,
-            log_server=self._server,
-            journal=broker.tables.journal,
-            close_clients=close_clients,
-            clients=clients,
-            promoted=partial(recall_transactions, broker),
-            record=record,
-        )
+        promoted = partial(recall_transactions, broker)
+        around = Around(self._workers, self._client, self._server, clients, promoted)
+        self.joined = join(broker, opened, around, journal=broker.tables.journal, record=record)
         self._stack.push_async_callback(self.joined.close)
 
     async def listen(self, host: str, port: int) -> None:
@@ -88,7 +91,7 @@ class Copying:
         """
         if self.joined is None:
             return replication_loops(self._broker, self._server, self._client)
-        loops = self.joined.loops(self._server, self._broker.log)
+        loops = self.joined.loops()
         self.joined.begin()
         return loops.items()
 
@@ -112,14 +115,122 @@ class Copying:
     async def leave(self) -> None:
         """Leave the broker group, if there is one; a master hands over first."""
         if self.joined is not None:
-            self._discard.check(self.joined.inbox.member.role, self._broker.log)
+            self._discard.check(self.joined.parts.inbox.member.role, self._broker.log)
             await self.joined.leave()
 
     async def store_closed(self) -> None:
         """Move the files of the closed store aside, if an order demanded it (`discard.py`)."""
         if self.joined is not None:
-            broker, role = self._broker, self.joined.inbox.member.role
+            broker, role = self._broker, self.joined.parts.inbox.member.role
             finish = partial(
                 self._discard.finish, broker.settings, role, broker.clock.now_ms(), broker.log
             )
             await self._workers.store.submit(finish)
+
+
+def log_server(broker: Broker, worker: Worker, client: Invoker) -> LogServer:
+    """Build the server for slaves; it does not listen yet. `worker` reads cold slices, and `client`
+    asks name servers for the slaves of this broker.
+    """
+
+    def look_up() -> Awaitable[list[str] | None]:
+        return slave_hosts(client, list(broker.registration.links), broker.settings.broker_name)
+
+    return LogServer(
+        broker.driver,
+        broker.replication.slaves,
+        worker=worker,
+        settings=lambda: broker.settings,
+        addresses=SlaveAddresses(
+            parse_allowed(broker.settings.ha_slave_addresses),
+            look_up,
+            now_ms=broker.clock.monotonic_ms,
+            log=broker.log,
+        ),
+        clock=broker.clock,
+        log=broker.log,
+    )
+
+
+def replication_loops(
+    broker: Broker, server: LogServer, client: Invoker
+) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
+    """Yield the name and the coroutine of each loop; the loops of the slave's side do nothing on a
+    master.
+    """
+    follower, copies = slave_side(broker, client)
+
+    def tick() -> None:
+        server.tick()
+        follower.tick()
+
+    def tick_interval_ms() -> int:
+        is_idle = server.connection_count == 0 and not broker.role.is_slave
+        return IDLE_INTERVAL_MS if is_idle else TICK_INTERVAL_MS
+
+    settings, log = broker.settings, broker.log
+    yield "follow", follower.run()
+    yield "slave-addresses", server.addresses.run()
+    yield "replication", every(tick_interval_ms, tick, name="replication", log=log)
+    yield (
+        "copies",
+        every(
+            settings.slave_sync_interval_mills,
+            copies.step,
+            name="copies",
+            log=log,
+            first_ms=settings.slave_sync_delay_mills,
+        ),
+    )
+
+
+def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCopies]:
+    """Build what follows the master's log, and what copies the master's tables.
+
+    They call each other: before the follower connects, `MasterCopies` compares the two logs, and a
+    later comparison that fails is reported to the follower.
+    """
+    status = broker.replication.following
+
+    def is_slave() -> bool:
+        return broker.role.is_slave and not broker.process.is_stopping
+
+    def inspect() -> Awaitable[None]:
+        return copies.inspect()
+
+    follower = SlaveFollower(
+        broker.driver,
+        status,
+        is_slave=is_slave,
+        address=lambda: master_ha_address(broker),
+        inspect=inspect,
+        settings=lambda: broker.settings,
+        clock=broker.clock,
+        log=broker.log,
+    )
+    copies = MasterCopies(
+        Copied(
+            broker.tables.topics,
+            broker.tables.groups,
+            broker.tables.offsets,
+            broker.deferred.delays.positions,
+        ),
+        status,
+        client=client,
+        registration=broker.registration,
+        saver=broker.tables.saver,
+        commit_log=broker.store.commit_log,
+        newest_record=lambda: found(broker, broker.store.reader.newest_record()),
+        is_slave=is_slave,
+        note_unfit=follower.note_unfit,
+        settings=lambda: broker.settings,
+        clock=broker.clock,
+        log=broker.log,
+    )
+    return follower, copies
+
+
+def master_ha_address(broker: Broker) -> str:
+    """Return the master's HA address: the configured one, or the one that name servers report."""
+    address = broker.settings.ha_master_address or broker.registration.registrant.master_ha_address
+    return "" if address == broker.registration.registrant.identity.ha_server_addr else address

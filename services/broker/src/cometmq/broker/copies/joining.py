@@ -4,13 +4,10 @@ stops its membership.
 """
 
 import asyncio
-import secrets
-from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from uuid import uuid4
+from typing import Any, Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.gate.diversion import Diversion
@@ -18,15 +15,14 @@ from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.gate.permission import Permission
 from cometmq.broker.copies.members import parse_members, record_of
 from cometmq.broker.copies.roles.current_role import CurrentRole
-from cometmq.broker.copies.roles.inbox import Inbox
+from cometmq.broker.copies.roles.inbox import Inbox, SavedState
 from cometmq.broker.copies.roles.master_role import MasterRole
 from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.membership import Membership
+from cometmq.broker.copies.roles.parts import HOST, Around, Parts, Surroundings
 from cometmq.broker.copies.roles.record_watch import RecordWatch
 from cometmq.broker.copies.roles.role_changes import RoleChanges
 from cometmq.broker.copies.roles.role_hook import RoleHook
-from cometmq.broker.copies.roles.saved_state import SavedState
-from cometmq.broker.copies.roles.stale_clients import StaleClients
 from cometmq.broker.copies.roles.watchdog import Watchdog
 from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
@@ -35,51 +31,23 @@ from cometmq.broker.copies.streams.proving import Proving
 from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.reports import FollowerView
 from cometmq.broker.copies.streams.sending import LogSender
-from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS, LogServer
-from cometmq.broker.copies.streams.tails import keep_tail
+from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
-from cometmq.ha.durable import Files, OsFiles
 from cometmq.ha.epochs import EpochFile, History
 from cometmq.ha.member import OrderRefused
 from cometmq.ha.orders import HandOver
 from cometmq.ha.port import RecordPort
 from cometmq.ha.state import Boot, State, StateFile
-from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
-from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.runtime.clock import boottime_ms
-from cometmq.runtime.process.boot import boot_id
 from cometmq.runtime.tasks import every
-from cometmq.store.log.commit_log import LogView
 from cometmq.store.message_store import MessageStore
 
 CUT_FOLDER: Final = "cut"
-
-
-def _random_incarnation() -> str:
-    return uuid4().hex
-
-
-class Surroundings(NamedTuple):
-    """What a membership needs from the host: clocks, randomness, files. A simulator passes its
-    own.
-    """
-
-    files: Files = OsFiles()
-    boot_id: Callable[[], str] = boot_id
-    boottime_ms: Callable[[], int] = boottime_ms
-    new_incarnation: Callable[[], str] = _random_incarnation
-    keep_tail: Callable[[Path, LogView, int, int], Path] = keep_tail
-    new_nonce: Callable[[int], bytes] = secrets.token_bytes
-
-
-HOST: Final = Surroundings()
 
 
 def open_state(
@@ -91,7 +59,7 @@ def open_state(
     whose bytes were lost are removed from the history (R5). Raise OSError, StateDamaged or
     EpochsDamaged.
     """
-    folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
+    folder, files = _folder(settings), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
     saved = epoch_file.load()
     truncated = epochs.truncated(saved, store.commit_log.end)
@@ -120,26 +88,33 @@ FOLLOWERS_POLLS: Final = 60
 FOLLOWERS_POLL_S: Final = 0.05
 
 
-@dataclass(slots=True)
 class Joined:
-    """The parts of a membership that the broker starts and stops."""
+    """A broker's membership in its group, which the broker starts and stops."""
 
-    member: Membership
-    inbox: Inbox
-    driver: MemberDriver
-    watch: RecordWatch
-    roles: RoleChanges
-    current: CurrentRole
-    watchdog: Watchdog
-    gate: Gate
-    follower: Follower
-    sender: LogSender
-    record: RecordPort
-    linger_ms: int = 0
-    hook: RoleHook | None = None
+    def __init__(self, parts: Parts, state: State) -> None:
+        """Build the roles of a member, without starting it."""
+        broker = parts.broker
+        folder = _folder(broker.settings)
+        self.parts = parts
+        self.current = CurrentRole(broker)
+        self.watchdog = Watchdog(parts, self.current)
+        self.roles = RoleChanges(parts, self.current, self.watchdog)
+        saved = SavedState(state, StateFile(folder, parts.host.files), parts.around.workers.config)
+        self.driver = MemberDriver(
+            saved, parts.record, self.roles, inbox=parts.inbox, log=broker.log
+        )
+        self.member = Membership(
+            self.driver, saved, self.roles, current=self.current, inbox=parts.inbox, log=broker.log
+        )
+        self.watch = RecordWatch(
+            parts.record, saved, parts.inbox, current=self.current, log=broker.log
+        )
+        self.hook = _role_hook(broker)
 
-    def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
+    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the background loops of the membership, by name."""
+
+        server, log = self.parts.around.server, self.parts.broker.log
 
         def tick() -> None:
             server.tick()
@@ -157,18 +132,20 @@ class Joined:
 
     def begin(self) -> None:
         """Start the membership; call this once the broker has recovered and is listening."""
-        self.inbox.observe(rules.Recovered())
+        self.parts.inbox.observe(rules.Recovered())
 
     async def leave(self) -> None:
         """If this broker leads, hand over to the in-sync copy with the longest log; then forward
-        requests for `linger_ms`.
+        requests for `handOverLingerMills`.
         """
         self.watchdog.leave()
         for _ in range(HAND_OVERS_MAX):
             leading = self.current.leading
             if leading is not None and not await self._hand_over(leading):
                 return
-            await self.gate.diversion.linger(self.linger_ms)
+            await self.parts.gate.diversion.linger(
+                self.parts.broker.settings.hand_over_linger_mills
+            )
             if self.current.leading is None:
                 return
             # An elector that does not know of the stop may have made this broker the master again.
@@ -192,38 +169,31 @@ class Joined:
 
     def _successors(self, leading: MasterRole) -> list[FollowerView]:
         members = in_sync.certain_set(leading.confirmation.view)
-        return [one for one in self.sender.followers() if one.copy in members]
+        return [one for one in self.parts.sender.followers() if one.copy in members]
 
     async def close(self) -> None:
         """Stop following and leading; call this when the loops have ended."""
-        await self.follower.leave()
-        self.sender.stop()
+        await self.parts.follower.leave()
+        self.parts.sender.stop()
         if self.hook is not None:
             await self.hook.stopped()
-        await self.record.close()
+        await self.parts.record.close()
 
 
-def join(  # noqa: PLR0913  # the collaborators, all but two by name
+def join(
     broker: Broker,
     opened: tuple[State, History],
+    around: Around,
     *,
-    workers: Workers,
-    client: RemotingClient,
-    log_server: LogServer,
     journal: Journal,
-    close_clients: Callable[[], None],
-    clients: Callable[[], Collection[PeerProtocol]],
-    promoted: Callable[[], None],
     record: RecordPort | None = None,
-    host: Surroundings = HOST,
 ) -> Joined:
     """Build the membership without starting it; `record` overrides the record that
     the settings name.
     """
-    settings = broker.settings
+    settings, host, workers = broker.settings, around.host, around.workers
     state, history = opened
-    folder = Path(settings.store_path_root_dir).expanduser()
-    place = record or record_of(settings, broker.config.loaded.label)
+    folder = _folder(settings)
     feed = TableFeed(journal, {table.file.path.name: table for table in broker.journaled})
     epoch_log = EpochLog(
         EpochFile(folder, host.files), history,
@@ -237,36 +207,20 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         log=broker.log, status=broker.replication.following,
     )  # fmt: skip
     proving = _proving(broker, state, host)
-    follower = Follower(replica, proving)
-    sender = LogSender(replica, port=log_server, worker=workers.replicate, proving=proving)
-    log_server.serve_members(sender)
-    gate = _gate(broker, client, feed, replica, inbox)
+    sender = LogSender(replica, port=around.server, worker=workers.replicate, proving=proving)
+    around.server.serve_members(sender)
+    parts = Parts(
+        broker, around, inbox,
+        record or record_of(settings, broker.config.loaded.label),
+        parse_members(settings.group_members), epoch_log, feed,
+        Follower(replica, proving), sender,
+        _gate(broker, around.client, feed, replica, inbox),
+    )  # fmt: skip
+    return Joined(parts, state)
 
-    def close_peers() -> None:
-        close_clients()
-        log_server.close_slaves()
 
-    current = CurrentRole(broker)
-    stale_clients = StaleClients(clients, gate.diversion.is_diverting, host.boottime_ms)
-    watchdog = Watchdog(broker, inbox, current, stale_clients)
-    new_leading = partial(
-        MasterRole, broker, inbox=inbox, record=place, sender=sender, feed=feed,
-        boottime_ms=host.boottime_ms, close_peers=close_peers,
-    )  # fmt: skip
-    roles = RoleChanges(
-        broker, inbox=inbox, members=parse_members(settings.group_members), epoch_log=epoch_log,
-        feed=feed, follower=follower, sender=sender, gate=gate, current=current, watchdog=watchdog,
-        new_leading=new_leading, boottime_ms=host.boottime_ms, close_peers=close_peers,
-        promoted=promoted,
-    )  # fmt: skip
-    saved = SavedState(state, StateFile(folder, host.files), workers.config)
-    driver = MemberDriver(saved, place, roles, inbox=inbox, log=broker.log)
-    member = Membership(driver, saved, roles, current=current, inbox=inbox, log=broker.log)
-    watch = RecordWatch(place, saved, inbox, current=current, log=broker.log)
-    return Joined(
-        member, inbox, driver, watch, roles, current, watchdog, gate, follower, sender, place,
-        settings.hand_over_linger_mills, _role_hook(broker),
-    )  # fmt: skip
+def _folder(settings: BrokerSettings) -> Path:
+    return Path(settings.store_path_root_dir).expanduser()
 
 
 def _gate(

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The members of a broker group, where they listen, and where its record is kept."""
 
+import ipaddress
 from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -14,6 +17,14 @@ from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tls_keys import Label, client_tls
 from cometmq.store.settings import BrokerRole
+
+NO_KEY: Final = (
+    "the group has no groupKeyFile and haListenPort is open to other hosts: whoever reaches it can"
+    " speak as a member, forge acknowledgements and read all messages"
+)
+NOT_REQUIRED: Final = (
+    "groupKeyRequired=false: whoever reaches haListenPort can speak as a member without the key"
+)
 
 _EXAMPLE = "for example 0=10.0.0.1:10911;1=10.0.0.2:10911"
 
@@ -105,3 +116,23 @@ def _check_members(settings: BrokerSettings, members: Collection[int], faults: F
             f"minInSync={settings.min_in_sync} is more than the {copies} copies of groupMembers:"
             " no message would ever be accepted"
         )
+
+
+def exposure(settings: BrokerSettings) -> str:
+    """Return why programs without the group's key can pose as members at the
+    replication port; empty if they cannot.
+    """
+    if is_loopback(settings.bind_address):
+        return ""
+    if not settings.group_key_file:
+        return NO_KEY
+    return "" if settings.group_key_required else NOT_REQUIRED
+
+
+@lru_cache(maxsize=8)  # a pure function; watches of the status call it ten times a second
+def is_loopback(host: str) -> bool:
+    """Return whether a port on this address can be reached from this host only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -13,7 +13,7 @@ from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge
 
 def _roles(copies: Joined) -> Iterable[Row]:
     """Yield a row for every role, so that alerts can rely on all series from the start."""
-    current = copies.inbox.member.role
+    current = copies.parts.inbox.member.role
     return [((role.value,), int(role is current)) for role in Role]
 
 
@@ -39,7 +39,7 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),
     gauge(
         "cometmq_group_epoch",
-        "Epoch in which this member leads or follows.", lambda g: g.inbox.member.epoch
+        "Epoch in which this member leads or follows.", lambda g: g.parts.inbox.member.epoch
     ),
     gauge(
         "cometmq_group_promised_epoch",
@@ -65,10 +65,10 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     ),
     gauge(
         "cometmq_group_held_requests", "Requests waiting for a switchover to end.",
-        lambda g: g.gate.diversion.held_count,
+        lambda g: g.parts.gate.diversion.held_count,
     ),
     counter(
         "cometmq_group_forwarded_requests_total", "Requests forwarded to the master.",
-        lambda g: g.gate.diversion.forwarded_count,
+        lambda g: g.parts.gate.diversion.forwarded_count,
     ),
 )  # fmt: skip

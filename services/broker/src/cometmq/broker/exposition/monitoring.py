@@ -16,7 +16,7 @@ from cometmq.runtime.metrics import StatsCollector
 
 def member_fault(copies: Joined) -> str | None:
     """Return why a member neither serves requests nor follows a master, or None."""
-    member = copies.inbox.member
+    member = copies.parts.inbox.member
     if member.role.is_out or not member.epoch:
         text = f"this member of the broker group is {member.role}"
         fault = copies.watch.fault

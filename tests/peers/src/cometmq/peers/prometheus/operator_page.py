@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of an operator, for tests without Kubernetes; `make e2e` scrapes a running one."""
 
-from cometmq.elector.stats import ElectorStats
+from cometmq.elector.metrics import ElectorStats
 from cometmq.operator.api_types.status import Condition, GroupStatus
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.metrics import (

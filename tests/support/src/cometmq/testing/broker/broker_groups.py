@@ -23,7 +23,6 @@ from cometmq.ha import actions, election, missing_record
 from cometmq.ha.actions import Group, Status
 from cometmq.ha.member import OrderRefused
 from cometmq.ha.orders import Fence
-from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
 from cometmq.ha.proof import KeyFile, Keys
 from cometmq.ha.record import Record
 from cometmq.ha.role import Role
@@ -34,6 +33,7 @@ from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
 from cometmq.testing.broker.clients import Client
 from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.ha.memory import MemoryPlace, MemoryRecord
 
 DEADLINE_S: Final = 60.0
 FAST: Final = {
@@ -59,7 +59,8 @@ class KillableApp(BrokerApp):
     async def kill(self) -> None:
         """Stop without cleanup: connections break, and nothing more is saved."""
         self._is_killed = True
-        self._close_clients()
+        for client in self._clients():
+            client.reset()
         await self._stack.aclose()
 
     async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
@@ -163,7 +164,7 @@ class BrokerGroup:
         await app.start()
         # The usual wait of 3 s would end only one second after a master drops a silent copy.
         if app.copies is not None:
-            gate, wait_ms = app.copies.gate, int(DEADLINE_S * 1000)
+            gate, wait_ms = app.copies.parts.gate, int(DEADLINE_S * 1000)
             gate.permission.wait_ms_max = gate.diversion.forward_ms_max = wait_ms
         self.apps[ordinal] = app
 

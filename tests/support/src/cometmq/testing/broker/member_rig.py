@@ -14,22 +14,20 @@ from typing import Final
 from msgspec.structs import astuple
 
 from cometmq.broker.copies.roles.acting import Acting
-from cometmq.broker.copies.roles.duties import Position
-from cometmq.broker.copies.roles.inbox import Inbox
-from cometmq.broker.copies.roles.member_driver import MemberDriver
+from cometmq.broker.copies.roles.inbox import Inbox, SavedState
+from cometmq.broker.copies.roles.member_driver import MemberDriver, Position
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.copies.roles.record_watch import RecordWatch
-from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.orders import HandOver, Order
-from cometmq.ha.places.memory import Delay, MemoryPlace, no_delay
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.role import Role
 from cometmq.ha.state import State, StateFile
 from cometmq.runtime.worker import Worker
 from cometmq.testing.broker.logs import RecordingLog
+from cometmq.testing.ha.memory import Delay, MemoryPlace, no_delay
 
 
 class ReadStateFile(StateFile):

@@ -4,8 +4,7 @@
 import asyncio
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.roles.acting import Acting
-from cometmq.broker.copies.roles.inactive_role import InactiveRole
+from cometmq.broker.copies.roles.acting import Acting, InactiveRole
 from cometmq.broker.copies.roles.master_role import MasterRole
 
 

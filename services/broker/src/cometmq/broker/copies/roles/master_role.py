@@ -3,21 +3,16 @@
 `Confirmation` decides, and hands over.
 """
 
-from collections.abc import Callable
-
-from cometmq.broker.broker import Broker
 from cometmq.broker.copies.members import timing_of
 from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.roles.attendance import Attendance
 from cometmq.broker.copies.roles.confirmation import Confirmation
-from cometmq.broker.copies.roles.inbox import Inbox
+from cometmq.broker.copies.roles.parts import Parts
 from cometmq.broker.copies.roles.record_writer import RecordWriter
-from cometmq.broker.copies.streams.sending import LogSender
-from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.orders import Drop, HandOver, Order, Resize
-from cometmq.ha.port import Answer, RecordPort
+from cometmq.ha.port import Answer
 from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
 
@@ -25,35 +20,24 @@ from cometmq.store.writing.write_state import Refusal
 class MasterRole(Acting):
     """The role of the master in one epoch; implements `Reign`."""
 
-    def __init__(  # noqa: PLR0913  # the collaborators, each by name
-        self,
-        broker: Broker,
-        view: Leadership,
-        *,
-        inbox: Inbox,
-        record: RecordPort,
-        sender: LogSender,
-        feed: TableFeed,
-        boottime_ms: Callable[[], int],
-        close_peers: Callable[[], None],
-    ) -> None:
+    def __init__(self, parts: Parts, view: Leadership) -> None:
         """Begin to lead; the record of `view` must just have been read or written."""
-        self._broker = broker
-        self._inbox = inbox
-        self._sender = sender
-        self._feed = feed
-        self._close_peers = close_peers
+        self._broker = broker = parts.broker
+        self._inbox = parts.inbox
+        self._sender = parts.sender
+        self._feed = parts.feed
+        self._close_peers = parts.around.close_peers
         self._is_cut_off = False
         attendance = Attendance(
             timing_of(broker.settings),
-            boottime_ms,
+            parts.host.boottime_ms,
             is_predecessor_gone=view.base.record.deposed is None,
         )
         self.confirmation = Confirmation(
             view, self, attendance, min_in_sync=broker.settings.min_in_sync
         )
         self.writer = RecordWriter(
-            self.confirmation, record, deposed=inbox.is_read_wanted.set, log=broker.log
+            self.confirmation, parts.record, deposed=parts.inbox.is_read_wanted.set, log=broker.log
         )
 
     def confirm_offset(self) -> int:

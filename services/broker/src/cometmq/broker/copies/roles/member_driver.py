@@ -14,18 +14,18 @@ file or the epoch file, the member recovers as soon as both can be saved.
 import asyncio
 import contextlib
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, Protocol
 
-from cometmq.broker.copies.roles.duties import Duties
-from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox, Read, Retry, Seen
+import msgspec
+
+from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox, Read, Retry, SavedState, Seen
 from cometmq.broker.copies.roles.record_watch import RETRY_MS
 from cometmq.broker.copies.roles.record_writer import swap
-from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.durable import DISK_FULL
 from cometmq.ha.epochs import HistoryUnsaved
-from cometmq.ha.member import OrderRefusal, OrderRefused
+from cometmq.ha.member import Duty, OrderRefusal, OrderRefused
 from cometmq.ha.port import Answer, RecordPort
 from cometmq.ha.role import Role
 from cometmq.remoting.errors import CometError
@@ -34,6 +34,43 @@ from cometmq.remoting.transport.tasks import describe
 
 FULL_RETRY_MS: Final = 1_000
 """Interval at which a member whose disk was full tries to save its state."""
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """How recent a broker's log and tables are, how far it is behind its master,
+    and whether its disk has room.
+    """
+
+    last_log_epoch: int
+    max_offset: int
+    tables_epoch: int = 0
+    tables: int = 0
+    has_lost_master: bool = False
+    lag_bytes: int = 0
+    is_full: bool = False
+    has_room: bool = False
+
+
+class Duties(Protocol):
+    """The broker as seen by the driver of its membership; `RoleChanges` implements it.
+
+    The driver awaits each call before it makes the next one. OSError and StoreError mean that the
+    disk has failed.
+    """
+
+    def position(self) -> Position:
+        """Return the broker's position now."""
+
+    async def perform(self, action: Duty) -> None:
+        """Perform an action that `react` has returned. On return it is complete, and durable if its
+        class says so; a connection to a master need only have begun.
+        """
+
+    async def repair_history(self) -> None:
+        """Save the history of the log, without epochs that begin beyond its end (R5).
+
+        The member is neither master nor slave during the call. Raise OSError if it fails.
+        """
 
 
 class _StepFailed(OrderRefused):

@@ -6,10 +6,8 @@ import asyncio
 import msgspec
 
 from cometmq.broker.copies.roles.acting import Current
-from cometmq.broker.copies.roles.duties import Duties
-from cometmq.broker.copies.roles.inbox import Inbox, Job
-from cometmq.broker.copies.roles.member_driver import MemberDriver
-from cometmq.broker.copies.roles.saved_state import SavedState
+from cometmq.broker.copies.roles.inbox import Inbox, Job, SavedState
+from cometmq.broker.copies.roles.member_driver import Duties, MemberDriver
 from cometmq.ha import member as rules
 from cometmq.ha.actions import Status
 from cometmq.ha.member import OrderRefusal, OrderRefused

@@ -9,8 +9,7 @@ import asyncio
 from typing import Final
 
 from cometmq.broker.copies.roles.acting import Current
-from cometmq.broker.copies.roles.inbox import Inbox, Read, Seen
-from cometmq.broker.copies.roles.saved_state import SavedState
+from cometmq.broker.copies.roles.inbox import Inbox, Read, SavedState, Seen
 from cometmq.ha import state as states
 from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned

@@ -27,22 +27,15 @@ the end: pending puts, positions of delay levels, known ends of transactions, lo
 rebuilds it.
 """
 
-from collections.abc import Callable
 from typing import Final, assert_never
 
-from cometmq.broker.broker import Broker
-from cometmq.broker.copies.gate.gate import Gate
-from cometmq.broker.copies.members import MemberAddress, MemberAddresses
+from cometmq.broker.copies.members import MemberAddress
+from cometmq.broker.copies.roles.acting import SlaveRole
 from cometmq.broker.copies.roles.current_role import CurrentRole
-from cometmq.broker.copies.roles.duties import Position
-from cometmq.broker.copies.roles.inbox import Inbox
 from cometmq.broker.copies.roles.master_role import MasterRole
-from cometmq.broker.copies.roles.slave_role import SlaveRole
+from cometmq.broker.copies.roles.member_driver import Position
+from cometmq.broker.copies.roles.parts import Parts
 from cometmq.broker.copies.roles.watchdog import Watchdog
-from cometmq.broker.copies.streams.epoch_log import EpochLog
-from cometmq.broker.copies.streams.follower import Follower
-from cometmq.broker.copies.streams.sending import LogSender
-from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.lost_messages import lower_offsets
 from cometmq.broker.role import ServedRole
 from cometmq.ha import epochs, in_sync
@@ -63,41 +56,16 @@ this many percentage points below `diskSpaceWarningLevelRatio`.
 class RoleChanges:
     """Performs the actions of a member in its broker (`Duties`)."""
 
-    def __init__(  # noqa: PLR0913  # the collaborators, each by name
-        self,
-        broker: Broker,
-        *,
-        inbox: Inbox,
-        members: MemberAddresses,
-        epoch_log: EpochLog,
-        feed: TableFeed,
-        follower: Follower,
-        sender: LogSender,
-        gate: Gate,
-        current: CurrentRole,
-        watchdog: Watchdog,
-        new_leading: Callable[[Leadership], MasterRole],
-        boottime_ms: Callable[[], int],
-        close_peers: Callable[[], None],
-        promoted: Callable[[], None],
-    ) -> None:
-        """`new_leading` returns the role of a master; `close_peers` closes all connections of
-        clients and of RocketMQ's slaves; `promoted` starts the background work of the handlers.
-        """
-        self.new_leading = new_leading
-        self._broker = broker
-        self._inbox = inbox
-        self._members = members
-        self._epochs = epoch_log
-        self._feed = feed
-        self._follower = follower
-        self._sender = sender
-        self._gate = gate
+    def __init__(self, parts: Parts, current: CurrentRole, watchdog: Watchdog) -> None:
+        self._parts = parts
+        self._broker = broker = parts.broker
+        self._epochs = parts.epochs
+        self._feed = parts.feed
+        self._follower = parts.follower
+        self._sender = parts.sender
+        self._gate = parts.gate
         self._current = current
         self._watchdog = watchdog
-        self._boottime_ms = boottime_ms
-        self._close_peers = close_peers
-        self._promoted = promoted
         broker.driver.turn.grew.connect(self._log_grew)
         broker.driver.turn.counted.connect(self._tables_changed)
 
@@ -151,7 +119,7 @@ class RoleChanges:
 
     def _start_following(self, master: int, epoch: int) -> None:
         self._broker.role.take(ServedRole.SLAVE, epoch)
-        known = self._members.get(master)
+        known = self._parts.members.get(master)
         if known is None:
             self._broker.log.error(
                 "member.master_unknown", broker=master, epoch=epoch,
@@ -159,7 +127,7 @@ class RoleChanges:
             )  # fmt: skip
         self._forward_to(known, epoch)
         self._follower.follow(epoch, master, lambda: known.replication if known else "")
-        self._current.acting = SlaveRole(self._broker, self._follower.replica, self._boottime_ms)
+        self._current.acting = SlaveRole(self._parts)
 
     async def _stop_following(self) -> None:
         # What clients send is still forwarded: it waits for the next master, which may be this one.
@@ -181,10 +149,14 @@ class RoleChanges:
         end = self._broker.store.commit_log.end
         await self._epochs.save(epochs.truncated(self._epochs.history, end))
 
+    def new_leading(self, view: Leadership) -> MasterRole:
+        """Return the role of a master."""
+        return MasterRole(self._parts, view)
+
     def _lead(self, found: Versioned) -> None:
         epoch, broker = found.record.epoch, self._broker
         view = in_sync.lead(
-            self._inbox.member.me,
+            self._parts.inbox.member.me,
             found,
             start=broker.store.commit_log.end,
             confirmed=self._follower.replica.confirmed,
@@ -204,11 +176,11 @@ class RoleChanges:
         broker.replication.in_sync = confirmation
         self._serve_here()
         confirmation.open()
-        self._promoted()
+        self._parts.around.promoted()
 
     def _close_to_clients(self) -> None:
         self._end_leadership()
-        self._close_peers()
+        self._parts.around.close_peers()
         self._serve_here()  # requests that waited for a successor are refused
 
     def _hold_requests(self) -> None:
@@ -217,7 +189,7 @@ class RoleChanges:
 
     def _forward_held(self, target: int) -> None:
         self._end_leadership()
-        self._forward_to(self._members.get(target), self._inbox.member.epoch)
+        self._forward_to(self._parts.members.get(target), self._parts.inbox.member.epoch)
         self._broker.pending.hold.wake_all()
         self._broker.driver.turn.wake()
 

@@ -18,10 +18,9 @@ from cometmq.broker.copies.streams.block_exchange import BlockExchange
 from cometmq.broker.copies.streams.frames import Frame, FrameReader, Kind, Report
 from cometmq.broker.copies.streams.handshake import Hello, Refused, Welcome, decode_handshake
 from cometmq.broker.copies.streams.pump import close_soon
-from cometmq.broker.copies.streams.received_log import ReceivedLog
+from cometmq.broker.copies.streams.received_log import ReceivedLog, Showing
 from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.session import MasterConnection
-from cometmq.broker.copies.streams.showing import Showing
 from cometmq.broker.copies.tables.feed import WholeTables
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import History

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a broker's membership in its group, which its roles share."""
+
+import secrets
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.members import MemberAddresses
+from cometmq.broker.copies.roles.inbox import Inbox
+from cometmq.broker.copies.streams.epoch_log import EpochLog
+from cometmq.broker.copies.streams.follower import Follower
+from cometmq.broker.copies.streams.sending import LogSender
+from cometmq.broker.copies.streams.serving import LogServer
+from cometmq.broker.copies.streams.tails import keep_tail
+from cometmq.broker.copies.tables.feed import TableFeed
+from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.ha.durable import Files, OsFiles
+from cometmq.ha.port import RecordPort
+from cometmq.ha.proof import NewBytes
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.runtime.clock import boottime_ms
+from cometmq.runtime.process.boot import boot_id
+from cometmq.store.log.commit_log import LogView
+
+
+class Surroundings(NamedTuple):
+    """What a membership needs from the host: clocks, randomness, files. A simulator passes its
+    own.
+    """
+
+    files: Files = OsFiles()
+    boot_id: Callable[[], str] = boot_id
+    boottime_ms: Callable[[], int] = boottime_ms
+    new_incarnation: Callable[[], str] = lambda: uuid4().hex
+    keep_tail: Callable[[Path, LogView, int, int], Path] = keep_tail
+    new_nonce: NewBytes = secrets.token_bytes
+
+
+HOST = Surroundings()
+
+
+class Client(Protocol):
+    """A connection of a client."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is still usable."""
+
+    def reset(self) -> None:
+        """Send the pending output, and reset the connection."""
+
+
+class Around(NamedTuple):
+    """The parts of the program that a membership uses, or closes when the role changes."""
+
+    workers: Workers
+    client: RemotingClient
+    server: LogServer
+    """The replication port."""
+    clients: Callable[[], Collection[Client]]
+    promoted: Callable[[], None]
+    """Starts the background work of the handlers of a master."""
+    host: Surroundings = HOST
+
+    def close_peers(self) -> None:
+        """Close all connections of clients and of RocketMQ's slaves."""
+        for one in self.clients():
+            one.reset()
+        self.server.close_slaves()
+
+
+class Parts(NamedTuple):
+    """What the roles of a member work with."""
+
+    broker: Broker
+    around: Around
+    inbox: Inbox
+    record: RecordPort
+    members: MemberAddresses
+    epochs: EpochLog
+    feed: TableFeed
+    follower: Follower
+    sender: LogSender
+    gate: Gate
+
+    @property
+    def host(self) -> Surroundings:
+        """The host's clocks, randomness and files."""
+        return self.around.host
