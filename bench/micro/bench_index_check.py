@@ -11,8 +11,8 @@ from collections.abc import Callable
 from copy import copy
 
 from cometmq.store import MessageStore, OsDisk, StoreSettings
-from cometmq.store.upkeep.entry_check import EntryWalk
 from cometmq.store.upkeep.index_check import IndexWalk, LogPart
+from cometmq.store.upkeep.walks import EntryWalk
 from cometmq.testing.store.builders import make_message
 
 MESSAGE_COUNT = 20_000

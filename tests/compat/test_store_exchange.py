@@ -18,7 +18,7 @@ from cometmq.peers.loopback import ipv6_loopback
 from cometmq.peers.processes import wait_until
 from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.peers.wire import call
-from cometmq.store.inspection.checksum_check import damaged_parts
+from cometmq.store.inspection.checks import damaged_parts
 from cometmq.store.inspection.inspect import open_view
 
 pytestmark = [pytest.mark.compat, pytest.mark.first, pytest.mark.timeout(900)]

@@ -29,7 +29,7 @@ from cometmq.peers.wire import call
 from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.runtime.clock import SystemClock
 from cometmq.store.errors import ForeignStore
-from cometmq.store.foreign import TABLES
+from cometmq.store.folder import TABLES
 from cometmq.store.inspection.inspect import inspect_store
 from cometmq.store.inspection.verification import StoreState
 from cometmq.store.inspection.verify import verify_store

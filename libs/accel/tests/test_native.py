@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.remoting.header import decode_header
-from cometmq.store.index.keys import KeyedRows
+from cometmq.store.index.index_format import KeyedRows
 
 from .native_rig import HOST, accel, make_lane, send
 

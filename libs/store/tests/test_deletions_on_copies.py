@@ -7,12 +7,12 @@ from zlib import crc32
 
 import pytest
 
-from cometmq.peers.long_forms import seeds
+from cometmq.peers.long_forms import sampled, seeds
 from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
 from cometmq.store.inspection.verification import StoreState
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.results import PutStatus
-from cometmq.store.writing.deletion_mark import deletion_mark, is_deletion
+from cometmq.store.writing.marks import deletion_mark, is_deletion
 from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 
@@ -148,6 +148,7 @@ def test_queues_that_are_rebuilt_from_the_log_show_the_newest_topic(seed):
     assert bodies(rig.store) == master.held_at(master.end)
 
 
+@sampled(3)
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("works", [0, 3])
 @pytest.mark.parametrize("is_made_again", [False, True])

@@ -5,11 +5,12 @@ import contextlib
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError, StoreError
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.upkeep import catch_up
+from cometmq.store.upkeep import checkpointer
 from cometmq.store.writing.write_state import Refusal
 from cometmq.testing.store.builders import StoreRig, make_message
 from cometmq.testing.store.memory_disk import MemoryDisk
@@ -34,6 +35,7 @@ def bodies(store):
     return sorted(found, key=int)
 
 
+@sampled(3)
 @pytest.mark.parametrize("piece", [1, 7, 100, 1000, 4096, 5000, 1 << 20])
 def test_pieces_of_any_size_make_the_same_store(piece):
     log, _ = master_log(120)
@@ -238,6 +240,7 @@ def index_files(disk):
     return [bytes(data) for path, data in disk.contents.items() if "/index/" in path]
 
 
+@sampled(5)
 @pytest.mark.parametrize("at", range(1, 60, 3))
 def test_a_crash_within_a_truncation_leaves_a_prefix(at):
     disk = MemoryDisk()
@@ -302,23 +305,23 @@ def test_a_follower_that_catches_up_saves_its_entries_without_a_pause(monkeypatc
     assert 0 < saved == rig.store.commit_log.confirm_offset
     rig.store.replica.append(1000, log[1000:5000])
     assert checkpoint_after(rig.store, now_ms) == saved
-    monkeypatch.setattr(catch_up, "UNSAVED_BYTES_MAX", 6000)
+    monkeypatch.setattr(checkpointer, "UNSAVED_BYTES_MAX", 6000)
     rig.store.replica.append(5000, log[5000:-1000])
     assert checkpoint_after(rig.store, now_ms) == saved  # in sync: sends wait for this copy
-    rig.store.upkeep.catch_up.note_distance(catch_up.FAR_BEHIND_BYTES + 1)
+    rig.store.upkeep.catch_up.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
     rig.store.replica.append(len(log) - 1000, log[-1000:])
     assert checkpoint_after(rig.store, now_ms) == len(log)
 
 
 def test_a_follower_with_too_many_unsaved_records_is_crowded_until_a_checkpoint(monkeypatch):
-    monkeypatch.setattr(catch_up, "UNSAVED_COUNT_MAX", 20)
+    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 20)
     log, _ = master_log(120)
     rig = StoreRig(MemoryDisk())
     rig.store.write_state.role_writable = False
     now_ms = rig.clock.advance(10_000)
     rig.store.replica.append(0, log[: len(log) // 20])
     checkpoint_after(rig.store, now_ms)
-    rig.store.upkeep.catch_up.note_distance(catch_up.FAR_BEHIND_BYTES + 1)
+    rig.store.upkeep.catch_up.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
     rig.store.replica.append(len(log) // 20, log[len(log) // 20 : len(log) // 2])
     assert rig.store.upkeep.catch_up.is_crowded
     assert checkpoint_after(rig.store, now_ms) == rig.store.commit_log.confirm_offset

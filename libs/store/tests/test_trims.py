@@ -17,7 +17,7 @@ from cometmq.store.queues.floors import Floor, Floors
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus, PutStatus
-from cometmq.store.writing.trim_mark import trim_mark, trimmed_by
+from cometmq.store.writing.marks import trim_mark, trimmed_by
 from cometmq.testing.store.builders import START_MS, Events, StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 

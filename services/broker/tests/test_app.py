@@ -43,7 +43,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
 from cometmq.store.journal import read_journal
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.upkeep.flush import FlushJob
+from cometmq.store.upkeep.jobs import FlushJob
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.runtime.clock import FakeClock
 from cometmq.testing.runtime.pages import get

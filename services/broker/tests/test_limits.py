@@ -17,7 +17,7 @@ from cometmq.broker.handlers.recalls import recall_message
 from cometmq.broker.handlers.send import batch_parts
 from cometmq.broker.handlers.subscription_groups import update_and_create_subscriptiongroup_list
 from cometmq.broker.limits import BATCH_MESSAGES, GROUPS, LIMITS, OFFSETS, TOPICS, UNKNOWN_OFFSETS
-from cometmq.broker.storing.under_way import UnderWay
+from cometmq.broker.storing.large_puts import UnderWay
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import (
     ConsumerData,

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from cometmq.broker.native import IS_BUILT, accel
 from cometmq.store.log.block_sums import BLOCK_BYTES, BlockSums, Part, encoded
 from cometmq.store.log.checksums import Check, Checksums, spans
-from cometmq.store.native_code import NativeCode
 from cometmq.store.os_disk import OsDisk
+from cometmq.store.parts import NativeCode
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")

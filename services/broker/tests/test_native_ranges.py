@@ -23,7 +23,7 @@ from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, MAGIC_BLANK,
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.errors import StoreError
 from cometmq.store.layout import file_name
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
+from cometmq.store.parts import NO_NATIVE_CODE, NativeCode
 from cometmq.store.reads import finish
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.store.builders import SMALL, StoreRig, make_message, small_settings

@@ -10,7 +10,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.store.inspection.range_check import IndexReplay
 from cometmq.store.inspection.verification import StoreState, Verification
 from cometmq.store.inspection.verify import verify_store
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
+from cometmq.store.parts import NO_NATIVE_CODE, NativeCode
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 

@@ -24,7 +24,7 @@ from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.properties import render_properties
 from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.message_store import MessageStore
-from cometmq.store.native_code import NativeCode
+from cometmq.store.parts import NativeCode
 from cometmq.store.queues.consume_queue import entries_from
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.testing.broker.scripted import ScriptedBroker

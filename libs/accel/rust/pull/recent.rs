@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recent reads of queues that several groups consume at about the same time: the native version of
-//! `cometmq.store.queues.recent_reads`.
+//! `cometmq.store.queues.pulls`.
 //!
 //! The first read of an offset is only remembered; the records of the second one are kept. Only
 //! reads that returned as many messages as they asked for are kept, because the results of other

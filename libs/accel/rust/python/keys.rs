@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The class `LaneKeys`: index keys with the interface of `cometmq.store.index.keys.Keys`.
+//! The class `LaneKeys`: index keys with the interface of `cometmq.store.index.index_format.Keys`.
 
 use std::cell::Cell;
 

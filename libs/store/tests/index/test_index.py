@@ -3,10 +3,11 @@ import random
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.store import lookups
 from cometmq.store.index.index import BACKLOG_COUNT_MAX, NATIVE_PER_ROW, ROWS_MAX
+from cometmq.store.index.index_format import KeyedRows
 from cometmq.store.index.index_slots import PAGE_SLOTS, SlotTable
-from cometmq.store.index.keys import KeyedRows
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import Pause, finish
 from cometmq.testing.store.builders import SteppingClock, StoreRig, make_message, small_settings
@@ -50,6 +51,7 @@ def check(rig, count):
         assert find(rig, f"U{number}") == [b"%d" % number], number
 
 
+@sampled(3)
 @pytest.mark.parametrize("rounds", range(1, 12))
 def test_a_crash_within_a_sweep_loses_no_key(disk, rounds):
     rig = StoreRig(disk, SETTINGS)
@@ -65,6 +67,7 @@ def test_a_crash_within_a_sweep_loses_no_key(disk, rounds):
     assert verify_store("/store", disk=disk, settings=SETTINGS).findings == []
 
 
+@sampled(6)
 @pytest.mark.parametrize("at", range(1, 30))
 def test_a_failing_step_of_a_sweep_loses_no_key(disk, at):
     rig = StoreRig(disk, SETTINGS)

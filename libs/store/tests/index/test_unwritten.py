@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.index import unwritten
-from cometmq.store.index.keys import ENTRY
+from cometmq.store.index.index_format import ENTRY
 from cometmq.store.index.unwritten import UnwrittenEntries
 
 PIECE_COUNT = unwritten.PIECE_BYTES // ENTRY.size

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.peers.long_forms import sampled
 from cometmq.store.errors import DiskError
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES, SUMS_BYTES
 from cometmq.store.log.checksums import Check, Checksums, spans
@@ -219,6 +220,7 @@ def test_without_checksums_of_pages_the_whole_block_is_damaged(disk):
     assert checked(rig, disk) == Check([DamagedRange(BLOCK_BYTES, 2 * BLOCK_BYTES)], {})
 
 
+@sampled(3)
 @pytest.mark.parametrize("at", range(0, SUMS_BYTES - 12, 7))
 def test_damaged_checksums_of_pages_are_not_used(disk, at):
     rig = filled(disk)

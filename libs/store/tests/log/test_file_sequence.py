@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.os_disk import OsDisk
 
@@ -20,6 +21,7 @@ def files(tmp_path):
     return found
 
 
+@sampled(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("are_zeros_written", [False, True])
 def test_one_byte_is_found_from_every_offset_up_to_it(files, place, are_zeros_written):

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
@@ -85,6 +86,7 @@ def all_of(rig, way=pull):
     return {(queue, at): it for queue in (0, 1) for at, it in read(rig, queue, way).items()}
 
 
+@sampled(6)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("way", [pull, search])
 @pytest.mark.parametrize("is_cold", [False, True])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.queues import recent_reads
+from cometmq.store.queues import pulls
+from cometmq.store.queues.pulls import RecentReads
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import ReadLimits
-from cometmq.store.queues.recent_reads import RecentReads
 from cometmq.store.results import GetStatus
 from cometmq.testing.store.builders import StoreRig, make_message
 from cometmq.testing.store.memory_disk import MemoryDisk
@@ -132,8 +132,8 @@ def test_damaged_places_are_not_kept(rig):
 
 
 def test_the_memory_has_bounds(rig, monkeypatch):
-    monkeypatch.setattr(recent_reads, "BYTES_MAX", 2_000)
-    monkeypatch.setattr(recent_reads, "PLACES_MAX", 10)
+    monkeypatch.setattr(pulls, "BYTES_MAX", 2_000)
+    monkeypatch.setattr(pulls, "PLACES_MAX", 10)
     for offset in range(30):
         for _ in range(3):
             assert read(rig, offset).count == 8
@@ -141,7 +141,7 @@ def test_the_memory_has_bounds(rig, monkeypatch):
     kept = [place for place in recent._places.values() if place is not None]
     assert recent._bytes == sum(len(place.body) for place in kept) <= 2_000
     assert 0 < len(recent._places) <= 10
-    monkeypatch.setattr(recent_reads, "BODY_BYTES_MAX", 100)
+    monkeypatch.setattr(pulls, "BODY_BYTES_MAX", 100)
     before = recent._bytes
     read(rig, 31)
     read(rig, 31)

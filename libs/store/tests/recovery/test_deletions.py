@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.queues.deletions import FILE_BYTES, Deletion, decode
 from cometmq.store.recovery.start import StartReason
@@ -45,6 +46,7 @@ def check_start(events):
     assert events.of("queues.rebuilt") == []
 
 
+@sampled(8)
 @pytest.mark.parametrize("is_saved", [True, False], ids=["saved", "unsaved"])
 @pytest.mark.parametrize("old_count", [1, 2, 5, 30])
 @pytest.mark.parametrize("new_count", [0, 1, 2, 5, 6])

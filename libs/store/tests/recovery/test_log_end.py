@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
 from cometmq.store.errors import CorruptStore
@@ -44,6 +45,7 @@ def last_record_size():
     return len(encode_record(message, 5, 0, 0))
 
 
+@sampled(10)
 @pytest.mark.parametrize("lost_bytes", range(1, last_record_size() + 1))
 def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
     """A crash may persist any prefix of the last record; none of it may survive."""

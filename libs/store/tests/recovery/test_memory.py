@@ -5,7 +5,7 @@ import pytest
 
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY
-from cometmq.store.recovery import replay, spills
+from cometmq.store.recovery import replay
 from cometmq.store.recovery.start import StartReason
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
@@ -22,9 +22,9 @@ PUBLISH_COUNT = 40
 @pytest.fixture
 def peaks(monkeypatch):
     """Return the largest number of entries in memory, and of index files whose slots are."""
-    monkeypatch.setattr(spills, "SPILL_BYTES", SPILL_COUNT * ENTRY.size)
-    monkeypatch.setattr(spills, "SPILL_QUEUE_BYTES", 0)
-    monkeypatch.setattr(spills, "PUBLISH_COUNT", PUBLISH_COUNT)
+    monkeypatch.setattr(replay, "SPILL_BYTES", SPILL_COUNT * ENTRY.size)
+    monkeypatch.setattr(replay, "SPILL_QUEUE_BYTES", 0)
+    monkeypatch.setattr(replay, "PUBLISH_COUNT", PUBLISH_COUNT)
     monkeypatch.setattr(replay, "GROWING_COUNT_MAX", 2)
     found = {"entries": 0, "growing": 0}
     tails: dict[ConsumeQueue, int] = {}

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.log.log_scanner import LogScanner
-from cometmq.store.recovery import lost_files
+from cometmq.store.recovery import recovery
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import FlushDiskType
@@ -226,6 +227,7 @@ def test_a_power_loss_between_checkpoints_keeps_what_was_synced(disk):
     assert bodies(rig) == sent(40)
 
 
+@sampled(8)
 @pytest.mark.parametrize("at", range(1, 40))
 def test_a_crash_at_any_disk_operation_of_a_checkpoint_loses_nothing(at):
     """A crash may interrupt the background jobs after any of their steps."""
@@ -278,6 +280,7 @@ def test_a_queue_that_lost_entries_is_built_again_when_a_record_shows_it(disk):
     assert bodies(rig) == sent(61)
 
 
+@sampled(5)
 @pytest.mark.parametrize("stop", ["clean", "crash", "clean, by RocketMQ", "crash of RocketMQ"])
 @pytest.mark.parametrize("lost", [(0,), (1,), (1, 2), (0, 2), (1, 3)])
 def test_a_queue_that_lost_any_file_is_built_again(disk, stop, lost):
@@ -341,7 +344,7 @@ def test_the_head_of_the_log_is_read_once_for_all_queues(disk, monkeypatch):
             ranges.append((offset, options["end"]))
             super().__init__(files, offset, **options)
 
-    monkeypatch.setattr(lost_files, "LogScanner", Counted)
+    monkeypatch.setattr(recovery, "LogScanner", Counted)
     log = Events()
     rig = StoreRig(disk, log=log)
     assert bodies(rig) == sent(210)
@@ -350,7 +353,7 @@ def test_the_head_of_the_log_is_read_once_for_all_queues(disk, monkeypatch):
 
     rig.store.close()
     disk.remove(folders[0] + disk.names(folders[0])[0])
-    monkeypatch.setattr(lost_files, "HEAD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(recovery, "HEAD_BYTES_MAX", 1_000)
     StoreRig(disk)
     assert ranges[1:] == [(0, 1_000)]
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from cometmq.peers.long_forms import sampled
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.recovery.tail_check import is_sound
@@ -76,6 +77,7 @@ def check(rig, victim, *, claimed=None):
 VICTIMS = [("T", 0, 4), ("T", 1, 8), ("U", 0, SAVED), ("T", 0, PER_QUEUE - 1)]
 
 
+@sampled(6)
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("offset", [0, 1, 3, 5, 6, 9, 13, 1 << 20, 1 << 62, -1])
 def test_a_damaged_queue_offset_costs_only_its_message(disk, victim, offset):
@@ -89,6 +91,7 @@ def test_a_damaged_queue_offset_costs_only_its_message(disk, victim, offset):
     check(rig, victim)
 
 
+@sampled(3)
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("queue_id", [1, 7, 1 << 30])
 def test_a_damaged_queue_id_costs_only_its_message(disk, victim, queue_id):
@@ -102,6 +105,7 @@ def test_a_damaged_queue_id_costs_only_its_message(disk, victim, queue_id):
     check(rig, victim, claimed=(victim[0], queue_id, victim[2]) if is_claimed else None)
 
 
+@sampled(4)
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("name", [b"U", b"V", b"\xd4", b"\x81"])
 def test_a_damaged_topic_costs_only_its_message(disk, victim, name):
@@ -114,6 +118,7 @@ def test_a_damaged_topic_costs_only_its_message(disk, victim, name):
     check(rig, victim, claimed=(*other, victim[2]) if other in QUEUES else None)
 
 
+@sampled(4)
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("data", [b"\0", b"\xff", b"A", b"\x81"])
 def test_damaged_properties_cost_only_their_message_and_stay_known(disk, victim, data):
@@ -138,6 +143,7 @@ DAMAGE = {
 }
 
 
+@sampled(5)
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_store_with_copies_is_cut_off_before_the_damage(disk, victim, kind):

@@ -13,9 +13,8 @@ from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.upkeep.scrub_state import ScrubState, load_state
 from cometmq.store.upkeep.scrubber import RATE_MIN
-from cometmq.store.upkeep.withheld import DamagedMessages, described
+from cometmq.store.upkeep.withheld import DamagedMessages, ScrubState, described, load_state
 from cometmq.testing.remoting.hostile_json import hostile
 from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 

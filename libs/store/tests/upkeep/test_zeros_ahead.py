@@ -7,16 +7,16 @@ import os
 import pytest
 
 from cometmq.remoting.message.record import decode_records
+from cometmq.store import writer
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.upkeep import zeros_ahead
-from cometmq.store.writing import placing
+from cometmq.store.upkeep import flush
 from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
 
 FILE_BYTES = 1 << 20
-AHEAD, SMALL = zeros_ahead.AHEAD_BYTES, zeros_ahead.SMALL_BYTES
+AHEAD, SMALL = flush.AHEAD_BYTES, flush.SMALL_BYTES
 
 
 def opened(folder, *, kind=FlushDiskType.SYNC_FLUSH, disk=None, log=None, file_bytes=FILE_BYTES):
@@ -55,7 +55,7 @@ def test_small_batches_are_synced_into_zeros_written_before(tmp_path):
     rig = opened(tmp_path / "store")
     put(rig)
     first = blocks_end(rig)
-    assert AHEAD <= first <= AHEAD + 2 * zeros_ahead.PAGE_BYTES
+    assert AHEAD <= first <= AHEAD + 2 * flush.PAGE_BYTES
     log = rig.store.commit_log
     while log.end < AHEAD - SMALL - 1_000:
         put(rig, count=20)
@@ -75,11 +75,11 @@ def test_large_batches_and_other_flushes_write_no_zeros(tmp_path):
     rig = opened(tmp_path / "large")
     for _ in range(3):
         put(rig, size=2 * SMALL)
-    assert blocks_end(rig) < rig.store.commit_log.end + zeros_ahead.PAGE_BYTES
+    assert blocks_end(rig) < rig.store.commit_log.end + flush.PAGE_BYTES
     rig = opened(tmp_path / "async", kind=FlushDiskType.ASYNC_FLUSH)
     put(rig)
     rig.work()
-    assert blocks_end(rig) <= zeros_ahead.PAGE_BYTES
+    assert blocks_end(rig) <= flush.PAGE_BYTES
 
 
 def test_zeros_look_like_holes_after_a_kill_and_after_a_stop(tmp_path, disk):
@@ -137,8 +137,8 @@ def test_a_disk_without_room_for_zeros_still_takes_messages(tmp_path):
 def test_zeros_are_never_written_over_a_unit_that_is_being_placed(
     tmp_path, monkeypatch, step_count
 ):
-    monkeypatch.setattr(placing, "WRITE_BYTES", 4_096)
-    monkeypatch.setattr(zeros_ahead, "AHEAD_BYTES", 4_096)  # each batch needs more of them
+    monkeypatch.setattr(writer, "WRITE_BYTES", 4_096)
+    monkeypatch.setattr(flush, "AHEAD_BYTES", 4_096)  # each batch needs more of them
     rig = opened(tmp_path)
     done: list[PutResult] = []
     put(rig)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.remoting.message.new_message import NewMessage
+from cometmq.store import writer
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.writing import append, placing
+from cometmq.store.writing import append
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 
@@ -74,7 +75,7 @@ def test_puts_of_one_commit_are_stored_as_if_each_had_its_own(every):
 def test_a_unit_that_is_placed_in_steps_is_stored_as_at_once(every, step_count, part_count):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(append, "UNIT_STEP_WEIGHT", part_count)
-        patch.setattr(placing, "WRITE_BYTES", 300)
+        patch.setattr(writer, "WRITE_BYTES", 300)
         results, files = stored(every, at_once=True, step_count=step_count)
     assert (results, files) == stored(every, at_once=False)
     assert len(results) == len(every)
@@ -117,7 +118,7 @@ def test_keys_count_for_the_size_of_a_commit():
 
 def test_a_unit_whose_last_write_fails_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(append, "UNIT_STEP_WEIGHT", 300)
-    monkeypatch.setattr(placing, "WRITE_BYTES", 1)
+    monkeypatch.setattr(writer, "WRITE_BYTES", 1)
     disk, settings = MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20)
     rig = StoreRig(disk, settings)
     results: list[PutResult] = []

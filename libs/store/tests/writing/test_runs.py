@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.message.new_message import NewMessage, encode_record, record_size
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
-from cometmq.store.index.keys import KeyedRows
+from cometmq.store.index.index_format import KeyedRows
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues

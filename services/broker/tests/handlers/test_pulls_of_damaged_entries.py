@@ -62,7 +62,7 @@ def lose(broker: Broker, offset: int) -> None:
     queue, log = broker.store.reader.queue("T", 1), broker.store.commit_log
     assert queue is not None
     place, _, _ = queue.files.entry(offset)
-    log.verified = None
+    log.verified.end = 0
     log.forget_view()
     file, position = log.view().locate(place)
     file.write(position + 20, [b"\xff" * 8])

@@ -27,7 +27,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.upkeep.flush import FlushJob
+from cometmq.store.upkeep.jobs import FlushJob
 from cometmq.testing.broker.held_syncs import HeldSyncer
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.broker.replicas import DEADLINE_S, Node, until

@@ -11,10 +11,10 @@ from cometmq.store.results import (
     PutResult,
     PutStatus,
     QueryResult,
+    StoreStats,
     TagFilter,
 )
 from cometmq.store.settings import BrokerRole, FlushDiskType, StoreSettings
-from cometmq.store.stats import StoreStats
 
 __all__ = [
     "BoundaryType",

@@ -14,23 +14,19 @@ from typing import Self
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
-from cometmq.store.folder import StoreFolder
-from cometmq.store.foreign import refuse_foreign
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
+from cometmq.store.folder import StoreFolder, refuse_foreign
 from cometmq.store.opening import Upkeep, start
-from cometmq.store.parts import Parts, build_parts, no_pause
+from cometmq.store.parts import NO_NATIVE_CODE, NativeCode, Parts, build_parts, no_pause
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reader import Reader
-from cometmq.store.results import PutDone, PutResult, PutStatus
+from cometmq.store.results import Counters, PutDone, PutResult, PutStatus, StoreStats
 from cometmq.store.settings import BrokerRole, StoreSettings
-from cometmq.store.stats import Counters, StoreStats
 from cometmq.store.upkeep.entry_repair import EntryRepair
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.withheld import message_count
 from cometmq.store.writer import Writer
 from cometmq.store.writing.append import Batch
-from cometmq.store.writing.deletion_mark import deletion_mark
-from cometmq.store.writing.trim_mark import trim_mark
+from cometmq.store.writing.marks import deletion_mark, trim_mark
 from cometmq.store.writing.write_state import Refusal
 
 MEMORY_BYTES_DEFAULT = 8 << 30

@@ -10,20 +10,17 @@ from cometmq.store.index.index import Index
 from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
 from cometmq.store.recovery.checkpoint import CheckpointFiles
-from cometmq.store.recovery.checksum_trust import load_checksums
-from cometmq.store.recovery.known_floors import load_floors
 from cometmq.store.recovery.log_end import LogEnd
 from cometmq.store.recovery.recovery import Recovered, recover
 from cometmq.store.recovery.start import LastRun
+from cometmq.store.recovery.trust import load_checksums, load_floors
 from cometmq.store.replica import Replica
-from cometmq.store.upkeep.catch_up import CatchUp
-from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.store.upkeep.checkpointer import CatchUp, Checkpointer
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.housekeeping import Housekeeping
+from cometmq.store.upkeep.housekeeping import Housekeeping, Indexing
 from cometmq.store.upkeep.scrubber import Scrubber
 from cometmq.store.upkeep.sealer import Sealer
-from cometmq.store.writing.indexing import Indexing
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 
 IGNORED_SHOWN: Final = 10

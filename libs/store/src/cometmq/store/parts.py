@@ -5,21 +5,34 @@ them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cometmq.remoting.log import Log
 from cometmq.store.disk import Disk
 from cometmq.store.index.index import Index
 from cometmq.store.layout import Layout
+from cometmq.store.log.block_sums import BlockSums
 from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.verified import VerifiedReads
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.queues.deletions import Deletions
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
 from cometmq.store.writing.append import Appender
-from cometmq.store.writing.ranges import ReadRange
+from cometmq.store.writing.runs import ReadRange
 from cometmq.store.writing.write_state import WriteState
+
+
+class NativeCode(NamedTuple):
+    """Native functions; wherever one is None, Python code is used instead."""
+
+    read_range: ReadRange | None = None
+    """Reads records of the log, for their dispatch."""
+    block_sums: BlockSums | None = None
+    """Computes the checksums of the log without the interpreter lock."""
+
+
+NO_NATIVE_CODE = NativeCode()
 
 
 def no_pause() -> None:
@@ -62,14 +75,12 @@ def build_parts(
 ) -> Parts:
     """Create the components of a store without reading its files."""
     layout = Layout(settings)
-    commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)
+    file_size = settings.mapped_file_size_commit_log
+    checksums = Checksums(disk, layout, file_size, block_sums=native.block_sums)
+    commit_log = CommitLog(disk, layout, file_size, VerifiedReads(checksums))
     queues = QueueTable(disk, layout, settings)
     index = Index(disk, layout, settings, clock_ms)
     appender = Appender(settings, commit_log, queues, clock_ms)
-    checksums = Checksums(
-        disk, layout, settings.mapped_file_size_commit_log, block_sums=native.block_sums
-    )
-    commit_log.verified = VerifiedReads(checksums)
     return Parts(
         settings=settings,
         disk=disk,

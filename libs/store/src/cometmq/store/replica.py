@@ -19,7 +19,7 @@ from cometmq.store.errors import DiskError, StoreError
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
-from cometmq.store.recovery.spills import Spills
+from cometmq.store.recovery.replay import Spills
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.housekeeping import Housekeeping

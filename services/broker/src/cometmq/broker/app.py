@@ -77,7 +77,7 @@ from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls
-from cometmq.store.foreign import refuse_foreign
+from cometmq.store.folder import refuse_foreign
 from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
 from cometmq.store.os_disk import OsDisk

@@ -65,9 +65,8 @@ from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.refused import RecentRefusals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_figures import DiskWatch
-from cometmq.broker.storing.large_puts import LargePuts
+from cometmq.broker.storing.large_puts import LargePuts, UnderWay
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.storing.under_way import UnderWay
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver

@@ -17,10 +17,10 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.transport.tls_contexts import TlsEngine
 from cometmq.runtime.version import VERSION
-from cometmq.store.index.keys import Keys
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
+from cometmq.store.index.index_format import Keys
 from cometmq.store.os_disk import NativeWrites
-from cometmq.store.writing.ranges import Delayed, QueueRun
+from cometmq.store.parts import NO_NATIVE_CODE, NativeCode
+from cometmq.store.writing.runs import Delayed, QueueRun
 
 __all__ = [
     "IS_BUILT",

@@ -16,8 +16,7 @@ from cometmq.remoting.message.flags import index_hash
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_file import Check, IndexFile, IndexFlush, IndexSnapshot
-from cometmq.store.index.index_format import IndexHeader, IndexShape
-from cometmq.store.index.keys import MERGED_COUNT, KeyedRows, Keys
+from cometmq.store.index.index_format import MERGED_COUNT, IndexHeader, IndexShape, KeyedRows, Keys
 from cometmq.store.layout import INDEX_DIGITS, Layout, is_file_name
 from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings

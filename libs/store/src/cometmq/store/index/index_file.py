@@ -7,15 +7,14 @@ recovery can repair the file after any crash (`relinking.py`).
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
-from cometmq.store.index.index_format import HEADER, Entry, IndexHeader, IndexShape
+from cometmq.store.index.index_format import ENTRY, HEADER, Entry, IndexHeader, IndexShape, Keys
 from cometmq.store.index.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
-from cometmq.store.index.keys import ENTRY, Keys
 from cometmq.store.index.relinking import relink
 from cometmq.store.index.unwritten import UnwrittenEntries
 from cometmq.store.reads import Lookup, Read
@@ -303,20 +302,6 @@ class IndexFile:
             return self._slots.values[slot]
         data = yield Read(self.file, self.shape.slot_position(slot), SLOT_BYTES)
         return int.from_bytes(data, "big", signed=True)
-
-    def newest_of(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Yield each slot with the number of its newest entry, in the order of the file; blocks."""
-        page, data = -1, b""
-        for slot in sorted(slots):
-            if self._slots is not None:
-                yield slot, self._slots.values[slot]
-                continue
-            if page != slot // PAGE_SLOTS:
-                page = slot // PAGE_SLOTS
-                position = self.shape.slot_position(page * PAGE_SLOTS)
-                data = self.file.read(position, PAGE_SLOTS * SLOT_BYTES)
-            start = slot % PAGE_SLOTS * SLOT_BYTES
-            yield slot, int.from_bytes(data[start : start + SLOT_BYTES], "big", signed=True)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether the file may hold messages from this period.

@@ -9,8 +9,7 @@ from bisect import bisect_right
 from typing import Final
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.index.index_format import Entry
-from cometmq.store.index.keys import ENTRY
+from cometmq.store.index.index_format import ENTRY, Entry
 
 PIECE_BYTES: Final = 3_200 * ENTRY.size
 """Maximum size of a piece. The allocator reuses memory of this size; from 128 KiB on, it would

@@ -12,7 +12,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.inspection.inspect import Damage, StoreView, open_view
 from cometmq.store.queues.consume_queue import ConsumeQueue, entry_at
 from cometmq.store.settings import StoreSettings
-from cometmq.store.writing.trim_mark import is_mark
+from cometmq.store.writing.marks import is_mark
 
 
 class DamagedEntry(NamedTuple):

@@ -19,9 +19,8 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.errors import CorruptStore, DiskError
-from cometmq.store.foreign import refuse_foreign
-from cometmq.store.index.index_format import HEADER, IndexHeader, IndexShape
-from cometmq.store.index.keys import ENTRY
+from cometmq.store.folder import refuse_foreign
+from cometmq.store.index.index_format import ENTRY, HEADER, IndexHeader, IndexShape
 from cometmq.store.journal import JournalContent, read_journal
 from cometmq.store.json_config import content_digest
 from cometmq.store.layout import INDEX_DIGITS, Layout, file_name, is_file_name
@@ -33,7 +32,7 @@ from cometmq.store.queues.deletions import ends_of, read_notes
 from cometmq.store.queues.queue_table import queue_folders
 from cometmq.store.reads import finish
 from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
-from cometmq.store.recovery.known_floors import find_floors
+from cometmq.store.recovery.trust import find_floors
 from cometmq.store.settings import StoreSettings
 
 OPEN_ATTEMPTS: Final = 5

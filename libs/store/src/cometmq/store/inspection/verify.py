@@ -25,18 +25,21 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
-from cometmq.store.index.keys import KeyedRows
-from cometmq.store.inspection.checksum_check import damaged_parts, lost_head
+from cometmq.store.index.index_format import KeyedRows
+from cometmq.store.inspection.checks import (
+    configured_topics,
+    damaged_parts,
+    lost_head,
+    table_faults,
+)
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
-from cometmq.store.inspection.queue_cursor import READ_COUNT, QueueCursor
-from cometmq.store.inspection.range_check import IndexReplay, RangeCheck
-from cometmq.store.inspection.table_check import configured_topics, table_faults
+from cometmq.store.inspection.range_check import READ_COUNT, IndexReplay, QueueCursor, RangeCheck
 from cometmq.store.inspection.verification import Finding, FindingKind, StoreState, Verification
 from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.os_disk import OsDisk
+from cometmq.store.parts import NO_NATIVE_CODE, NativeCode
 from cometmq.store.queues.consume_queue import ConsumeQueue, entries_from
 from cometmq.store.queues.queue_files import FILLER_SIZE
 from cometmq.store.recovery.start import StartReason
@@ -44,9 +47,9 @@ from cometmq.store.settings import StoreSettings
 from cometmq.store.upkeep.index_check import Fault, FileCheck, disk_slots
 from cometmq.store.upkeep.record_keys import KeyReader
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
-from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.dispatcher import tag_and_keys
-from cometmq.store.writing.ranges import RecordRange
+from cometmq.store.writing.marks import is_deletion
+from cometmq.store.writing.runs import RecordRange
 
 _EVERYTHING: Final = 1 << 62  # includes entries that point past the log
 

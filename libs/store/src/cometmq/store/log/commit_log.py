@@ -82,12 +82,12 @@ class CommitLog:
 
     __slots__ = ("_view", "confirm_offset", "damage", "end", "files", "verified")
 
-    def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
+    def __init__(self, disk: Disk, layout: Layout, file_size: int, verified: VerifiedReads) -> None:
         self.files = FileSequence(disk, layout.commit_log, file_size, layout.temporary)
         self.end = 0
         self.confirm_offset = 0
         self.damage: Sequence[DamagedRange] = ()
-        self.verified: VerifiedReads | None = None
+        self.verified = verified
         self._view: LogView | None = None
 
     @property

@@ -20,10 +20,9 @@ from cometmq.store.log.damage import DamagedRange
 from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import UNQUEUED
-from cometmq.store.writing.deletion_mark import QUEUE_ID, is_deletion
 from cometmq.store.writing.dispatcher import Dispatcher, count_before
-from cometmq.store.writing.ranges import QueueRun
-from cometmq.store.writing.trim_mark import trimmed_by
+from cometmq.store.writing.marks import QUEUE_ID, is_deletion, trimmed_by
+from cometmq.store.writing.runs import QueueRun
 
 _REPLACED: Final = "\ufffd"
 

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from cometmq.store.errors import DiskError
 from cometmq.store.log.block_sums import BLOCK_BYTES, block_size
 from cometmq.store.log.checksums import block_start, spans
 from cometmq.store.log.damage import DamagedRange, overlaps, without
-from cometmq.store.upkeep.scrub_state import ScrubState, save_state
+from cometmq.store.upkeep.jobs import Job, with_result
 from cometmq.store.upkeep.withheld import Examiner, Findings
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ class BlockRepairs:
         """
         commit_log, state = self._parts.commit_log, self._scrubber.state
         files = commit_log.files
-        sealed_end = files.first if commit_log.verified is None else commit_log.verified.end
-        end = min(end, sealed_end, commit_log.confirm_offset)
+        end = min(end, commit_log.verified.end, commit_log.confirm_offset)
         after = max(after, files.first)
         index = max(0, bisect_right(state.damage, (after, -1)) - 1)
         for start, stop in state.damage[index:]:
@@ -89,64 +87,49 @@ class BlockRepairs:
         self._scrubber.offer = offer
         return True
 
-    def job(self, offer: Offer) -> BlockRepairJob:
-        """Return the job that writes the bytes of an offer."""
-        return BlockRepairJob(self, self._scrubber, self._parts, offer)
+    def job(self, offer: Offer) -> Job:
+        """Return the job that compares the bytes of an offer with the block's checksum, writes
+        them, and syncs them.
+        """
+        parts, scrubber, block = self._parts, self._scrubber, offer.block
+        state, counted = scrubber.state, scrubber.counted_in(block)
+        files, generation = parts.commit_log.files, parts.checksums.generation
+        log_spans = spans(files, *block)
+        examiner = Examiner(files, list(parts.queues.queues.values()))
 
+        def write() -> tuple[DamagedRange | None, Findings]:
+            """Return the block that is intact now, and the damage that is left around it."""
+            if len(log_spans) != 1 or not overlaps(state.damage, *_place(block)):
+                return None, []  # the file has expired, or the block has been repaired
+            length = parts.checksums.restore(log_spans[0], offer.data, generation)
+            if not length:
+                return None, []
+            repaired = DamagedRange(block.start, block.start + length)
+            damage = without(state.damage, repaired)
+            left = examiner.findings(without(counted, repaired), damage)
+            scrubber.save(msgspec.structs.replace(state, damage=damage))
+            return repaired, left
 
-class BlockRepairJob:
-    """Compares the bytes of an offer with the block's checksum, writes them, and syncs them."""
+        def take(
+            result: tuple[DamagedRange | None, Findings] | None, _error: Exception | None
+        ) -> None:
+            """Make the block readable again; after an error, it stays damaged."""
+            repaired, left = result or (None, [])
+            if generation != parts.checksums.generation:
+                repaired = None
+            scrubber.note_offered(repaired, counted, left)
+            if repaired is not None:
+                self.repaired_count += 1
+                parts.log.info(
+                    "log.repaired",
+                    path=files.file_at(repaired.start).path,
+                    physical_offset=repaired.start,
+                    size=repaired.end - repaired.start,
+                    source=offer.source,
+                )
+            offer.done(repaired is not None)
 
-    name = "repair-block"
-
-    def __init__(
-        self, repairs: BlockRepairs, scrubber: Scrubber, parts: Parts, offer: Offer
-    ) -> None:
-        self._repairs = repairs
-        self._scrubber = scrubber
-        self._parts = parts
-        self._offer = offer
-        self._state: ScrubState = scrubber.state
-        self._counted = scrubber.counted_in(offer.block)
-        self._spans = spans(parts.commit_log.files, *offer.block)
-        self._examiner = Examiner(parts.commit_log.files, list(parts.queues.queues.values()))
-        self._generation = parts.checksums.generation
-        self._block: DamagedRange | None = None
-        self._left: Findings = []
-
-    def run(self) -> None:
-        """Write the bytes, and record that the block is intact; may block."""
-        start = self._offer.block.start
-        if len(self._spans) != 1 or not overlaps(self._state.damage, *_place(self._offer.block)):
-            return  # the file has expired, or the block has been repaired
-        length = self._parts.checksums.restore(self._spans[0], self._offer.data, self._generation)
-        if not length:
-            return
-        self._block = block = DamagedRange(start, start + length)
-        damage = without(self._state.damage, block)
-        self._left = self._examiner.findings(without(self._counted, block), damage)
-        state = msgspec.structs.replace(self._state, damage=damage)
-        try:
-            save_state(self._parts.disk, self._parts.layout, state)
-        except DiskError as error:
-            self._parts.log.warning("scrub.unsaved", error=str(error))
-
-    def done(self, error: Exception | None) -> None:
-        """Make the block readable again; after an error, it stays damaged."""
-        is_stale = self._generation != self._parts.checksums.generation
-        block = None if error is not None or is_stale else self._block
-        self._scrubber.note_offered(block, self._counted, self._left)
-        if block is not None:
-            self._repairs.repaired_count += 1
-            files = self._parts.commit_log.files
-            self._parts.log.info(
-                "log.repaired",
-                path=files.file_at(block.start).path,
-                physical_offset=block.start,
-                size=block.end - block.start,
-                source=self._offer.source,
-            )
-        self._offer.done(block is not None)
+        return with_result("repair-block", write, take)
 
 
 def _place(damage: DamagedRange) -> tuple[int, int]:

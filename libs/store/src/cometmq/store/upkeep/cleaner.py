@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from cometmq.store.errors import DiskError
 from cometmq.store.log.log_scanner import first_record
-from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import Job, Step, remove
+from cometmq.store.upkeep.jobs import Job, Step, remove, with_result
 from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, FileAges, decide
+from cometmq.store.writing.pending_puts import has_passed
 from cometmq.store.writing.write_state import Refusal
 
 SACRIFICED_REMIND_MS: Final = 600_000
@@ -86,13 +86,15 @@ class Cleaner:
             return self._removal()
         if self._plan is not None or self._must_trim:
             self._must_trim = False
-            return _TrimJob(self, self._plan)
+            plan = self._plan
+            minimums = partial(self._minimums, plan)
+            return with_result("trim", minimums, partial(self._take_minimums, plan))
         return None
 
     def _removal(self) -> Step:
         paths, self._doomed = self._doomed, []
         sums, self._doomed_checksums = self._doomed_checksums, []
-        # Checksums without their log file prove a loss (`recovery/checksum_trust.py`).
+        # Checksums without their log file prove a loss (`recovery/trust.py`).
         run = partial(remove, self._disk, paths, sums, self._parts.layout.checksums)
         return Step("remove", run, self._note_removed)
 
@@ -111,10 +113,10 @@ class Cleaner:
         interval_ms = self._parts.settings.clean_resource_interval
         if has_passed(interval_ms, since_ms=self._last_ms, now_ms=now_ms):
             self._last_ms = now_ms
-            return _LookJob(self, now_ms)
+            return with_result("look", self._look, partial(self._take, now_ms))
         return None
 
-    def look(self) -> DiskState:
+    def _look(self) -> DiskState:
         """Read how full the disk is and how old the oldest files are; blocks."""
         used, files = self._used_percent(), self._commit_log.files
         timestamps: list[int] = []
@@ -147,8 +149,11 @@ class Cleaner:
         folders = layout.commit_log, layout.consume_queue
         return max(self._disk.usage(folder).percent for folder in folders)
 
-    def take(self, state: DiskState, now_ms: int) -> None:
+    def _take(self, now_ms: int, state: DiskState | None, error: Exception | None) -> None:
         """Decide which log files to delete; `deletion` returns the job that does it."""
+        if state is None:
+            self.note_failed("look", error)
+            return
         self.used_percent = state.used_percent
         reserved_ms = self._parts.settings.file_reserved_time * 3_600_000
         decision = decide(
@@ -216,67 +221,37 @@ class Cleaner:
         )
         self._sacrificed_count, self._sacrificed_logged_ms = 0, now_ms
 
-    def trimmed_minimums(self, plan: _Plan | None) -> list[tuple[ConsumeQueue, int]]:
+    def _minimums(self, plan: _Plan | None) -> list[tuple[ConsumeQueue, int]]:
         """Find the new first offset of each queue; blocks."""
         first = self._commit_log.min_offset if plan is None else plan.first
         queues = list(self._parts.queues.queues.values())
         return [(queue, queue.first_at(first)) for queue in queues]
 
-    def take_minimums(self, plan: _Plan | None, minimums: list[tuple[ConsumeQueue, int]]) -> None:
+    def _take_minimums(
+        self,
+        plan: _Plan | None,
+        minimums: list[tuple[ConsumeQueue, int]] | None,
+        error: Exception | None,
+    ) -> None:
         """Forget the files of the plan, and the entries of queues and index that point before the
-        start of the log.
+        start of the log. If queues cannot be read, a full disk still needs the deletion.
         """
+        if minimums is None:
+            self.note_failed("trim", error)
         self._plan = None
         if plan is not None:
             if not self._is_valid(plan):
                 return  # the next round makes a new plan
             self._forget_files(plan)
         log_first = self._commit_log.min_offset
-        for queue, queue_offset in minimums:
+        for queue, queue_offset in minimums or ():
             self._doomed += queue.trim(queue_offset, log_first)
         self._doomed += self._parts.index.remove_before(log_first)
 
-    def note_failed(self, name: str, error: Exception) -> None:
+    def note_failed(self, name: str, error: Exception | None) -> None:
         """Log that a step failed; the next round retries it."""
         self._parts.log.warning("cleaning.failed", step=name, error=str(error))
 
     def _note_removed(self, error: Exception | None) -> None:
         if error is not None:
             self.note_failed("remove", error)
-
-
-class _LookJob:
-    name = "look"
-
-    def __init__(self, cleaner: Cleaner, now_ms: int) -> None:
-        self._cleaner = cleaner
-        self._now_ms = now_ms
-        self._state = DiskState(0, [])
-
-    def run(self) -> None:
-        self._state = self._cleaner.look()
-
-    def done(self, error: Exception | None) -> None:
-        if error is not None:
-            self._cleaner.note_failed(self.name, error)
-        else:
-            self._cleaner.take(self._state, self._now_ms)
-
-
-class _TrimJob:
-    name = "trim"
-
-    def __init__(self, cleaner: Cleaner, plan: _Plan | None) -> None:
-        self._cleaner = cleaner
-        self._plan = plan
-        self._minimums: list[tuple[ConsumeQueue, int]] = []
-
-    def run(self) -> None:
-        self._minimums = self._cleaner.trimmed_minimums(self._plan)
-
-    def done(self, error: Exception | None) -> None:
-        # If queues cannot be read, a full disk still needs the deletion: the minimums stay.
-        if error is not None:
-            self._cleaner.note_failed(self.name, error)
-            self._minimums = []
-        self._cleaner.take_minimums(self._plan, self._minimums)

@@ -32,107 +32,68 @@ with a journal makes appends to the same file wait, and with them all senders.
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from cometmq.store.disk import Descriptor, Disk, DiskFile
+from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
-from cometmq.store.os_disk import open_folder, opened
-from cometmq.store.pacing import has_passed
+from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.zeros_ahead import ZerosAhead
-from cometmq.store.writing.pending_puts import Condition, PendingPuts
+from cometmq.store.upkeep.jobs import FlushJob, Job, Step
+from cometmq.store.writing.pending_puts import Condition, PendingPuts, has_passed
 from cometmq.store.writing.write_state import Refusal
 
 PAGE_BYTES: Final = 4096
+AHEAD_BYTES: Final = 256 << 10
+SMALL_BYTES: Final = 32 << 10
+"""Maximum size of a batch for which zeros are written."""
+_ZEROS: Final = bytes(AHEAD_BYTES + PAGE_BYTES)
+
+
+class ZerosAhead:
+    """Writes zeros after the end of the log before small batches are synced.
+
+    The files of the log are sparse. If a sync writes bytes to new blocks, it waits for the journal
+    of the file system; if they overwrite zeros, only for the bytes. With ext4, it takes 97 instead
+    of 138 us after messages of 260 bytes, and 138 instead of 255 us after 16 KiB. Large batches
+    gain nothing, because all bytes are written twice.
+    """
+
+    __slots__ = ("_end", "_log", "_seen")
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._end = 0
+        self._seen = 0
+
+    def write(self) -> None:
+        """Write zeros if the batch since the last call is small and the next one may need blocks.
+
+        Call this when nothing has been written after the end of the log.
+        """
+        log, files = self._log, self._log.files
+        end, size = log.end, log.end - self._seen
+        self._seen = end
+        start = max(end, self._end)
+        if size > SMALL_BYTES or start - end >= SMALL_BYTES or start >= files.end:
+            return
+        position = (start - files.first) % files.file_size
+        rest = files.file_size - position
+        count = min(AHEAD_BYTES + -(position + AHEAD_BYTES) % PAGE_BYTES, rest)
+        self._end = start + count
+        try:
+            files.file_at(start).write(position, [memoryview(_ZEROS)[:count]])
+        except DiskError:
+            return  # the disk is full: messages may still fit, and are refused otherwise
+
+    def note_truncated(self, offset: int) -> None:
+        """Note that the file has no blocks after this offset any more."""
+        self._end = self._seen = min(self._end, offset)
+
+
 OPEN_RETRY_MS: Final = 100
 WRITEBACK_BYTES: Final = 4 << 20
 """Size of the pieces whose writeback is started before they are synced."""
-
-
-class FlushJob:
-    """Syncs the log up to an offset: call `run` on a worker thread, then `flush_done`."""
-
-    __slots__ = (
-        "_disk",
-        "_files",
-        "_folder",
-        "deletions",
-        "file_end",
-        "offset",
-        "refused",
-        "start",
-    )
-
-    def __init__(
-        self,
-        disk: Disk,
-        files: list[DiskFile],
-        folder: str | None,
-        *,
-        start: int,
-        offset: int,
-        file_end: int,
-        deletions: int,
-    ) -> None:
-        """Capture the files; `folder` is synced if it contains a new file.
-
-        `deletions` is the version of the notes of deleted topics that the job brings to the disk.
-        """
-        self.refused: DiskError | None = None
-        """Why a file could not be opened; if set, `run` fails with this error."""
-        self._disk = disk
-        self._files = files
-        self._folder = folder
-        self.start = start
-        self.offset = offset
-        self.file_end = file_end
-        self.deletions = deletions
-
-    def run(self) -> None:
-        """Sync the files, then the folder."""
-        self._check()
-        for file in self._files:
-            file.sync()
-        if self._folder is not None:
-            self._disk.sync_folder(self._folder)
-
-    def descriptors(self) -> tuple[list[Descriptor], Descriptor | None]:
-        """Return open files and the folder for code that syncs them itself; raise DiskError.
-
-        Only for files of the operating system.
-        """
-        self._check()
-        folder = None if self._folder is None else open_folder(self._folder)
-        return opened(self._files), folder
-
-    def _check(self) -> None:
-        if self.refused is not None:
-            raise self.refused
-
-    def path(self, index: int) -> str:
-        """Return the path of a file, or of the folder if `index` is the number of files."""
-        return self._files[index].path if index < len(self._files) else self._folder or ""
-
-
-class WritebackJob:
-    """Starts to write a piece of a log file to the disk."""
-
-    __slots__ = ("_count", "_file", "_flusher", "_offset", "name")
-
-    def __init__(self, flusher: "Flusher", file: DiskFile, offset: int, count: int) -> None:
-        self.name = "writeback"
-        self._flusher = flusher
-        self._file = file
-        self._offset = offset
-        self._count = count
-
-    def run(self) -> None:
-        """Start the writeback, which may wait for room in the disk's queue."""
-        self._file.start_writeback(self._offset, self._count)
-
-    def done(self, _error: Exception | None) -> None:
-        """Note that the writeback of the next piece may start; errors are left to the sync."""
-        self._flusher.is_writing_back = False
 
 
 class Flusher:
@@ -215,7 +176,11 @@ class Flusher:
             return True
         return is_forced and self._commit_log.end > self.flushed_offset
 
-    def writeback_job(self) -> WritebackJob | None:
+    def _note_writeback(self, _error: Exception | None) -> None:
+        """Note that the writeback of the next piece may start; errors are left to the sync."""
+        self.is_writing_back = False
+
+    def writeback_job(self) -> Job | None:
         """Return the writeback that is due, or None; it may run at the same time as a sync.
 
         The last page is left out, because the next append changes it.
@@ -232,7 +197,8 @@ class Flusher:
         if start == stop:  # the newest file has no whole page yet
             return None
         self.is_writing_back = True
-        return WritebackJob(self, files.files[number], start, stop - start)
+        write = partial(files.files[number].start_writeback, start, stop - start)
+        return Step("writeback", write, self._note_writeback)
 
     def plan(self, *, is_checkpoint: bool = False) -> FlushJob:
         """Return the job that syncs everything written so far."""
@@ -249,17 +215,16 @@ class Flusher:
         wanted = [deletions.file, *log_files]
         refused = None if wanted == self._wanted else self._open_apart(wanted)
         wanted = wanted if has_notes else log_files
-        job = FlushJob(
-            self._parts.disk,
-            [] if refused else [self._apart[file][is_checkpoint] for file in wanted],
-            files.folder if file_end != self._named_end else None,
+        return FlushJob(
+            disk=self._parts.disk,
+            files=[] if refused else [self._apart[file][is_checkpoint] for file in wanted],
+            folder=files.folder if file_end != self._named_end else None,
             start=self.flushed_offset,
             offset=log.end,
             file_end=file_end,
             deletions=deletions.version,
+            refused=refused,
         )
-        job.refused = refused
-        return job
 
     def _open_apart(self, wanted: Sequence[DiskFile]) -> DiskError | None:
         """Open the descriptions of these files that are missing, and drop all others.

@@ -18,9 +18,15 @@ from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.index.index import IndexView
 from cometmq.store.index.index_file import IndexFile, IndexSnapshot
-from cometmq.store.index.index_format import HEADER, Entry, IndexHeader, IndexShape
+from cometmq.store.index.index_format import (
+    ENTRY,
+    HEADER,
+    Entry,
+    IndexHeader,
+    IndexShape,
+    seconds_between,
+)
 from cometmq.store.index.index_slots import PAGE_BYTES, SLOT_BYTES, SlotTable, zero_slots
-from cometmq.store.index.keys import ENTRY, seconds_between
 from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.log.file_sequence import FileSequence

@@ -17,8 +17,7 @@ from typing import Final
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
-from cometmq.store.index.index_format import Entry, IndexHeader, IndexShape
-from cometmq.store.index.keys import HashedKeys, Keys
+from cometmq.store.index.index_format import Entry, HashedKeys, IndexHeader, IndexShape, Keys
 from cometmq.store.log.checksums import spans
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
 from cometmq.store.log.log_scanner import LogScanner, find_record
@@ -26,7 +25,7 @@ from cometmq.store.parts import Parts
 from cometmq.store.upkeep.index_check import IndexWalk, LogPart, read_entries
 from cometmq.store.upkeep.record_keys import KeyReader, RecordKeys, keys_of
 from cometmq.store.upkeep.sealer import Sealer
-from cometmq.store.writing.ranges import RecordRange
+from cometmq.store.writing.runs import RecordRange
 
 PART_BYTES: Final = 4 << 20
 """The part of the log that is read at once: 5 ms, or 0.1 s without native code."""

@@ -6,17 +6,18 @@ job runs at a time, apart from syncs and writeback of the log (`flush.py`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
-from cometmq.store.disk import Disk, DiskFile, Piece
+from cometmq.store.disk import Descriptor, Disk, DiskFile, Piece
+from cometmq.store.errors import DiskError
 from cometmq.store.index.index_file import IndexFlush
 from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.os_disk import open_folder, opened
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.floors import FloorsFile
 from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
 from cometmq.store.settings import CQ_ENTRY_BYTES
-from cometmq.store.upkeep.flush import FlushJob
-from cometmq.store.upkeep.sealer import SealStep
 
 PROBE_BYTES: Final = 64 * 1024
 NEW_FOLDERS_MAX: Final = 64
@@ -25,6 +26,9 @@ each.
 
 A new file needs two commits of the file system's journal; 12,000 of them took 42 s on a busy disk.
 """
+
+
+T = TypeVar("T")
 
 
 class Job(Protocol):
@@ -47,6 +51,18 @@ class Step(NamedTuple):
     name: str
     run: Callable[[], object]
     done: Callable[[Exception | None], None]
+
+
+def with_result(
+    name: str, work: Callable[[], T], take: Callable[[T | None, Exception | None], None]
+) -> Step:
+    """Return a job that passes the result of `work` to `take`; None after an error."""
+    results: list[T] = []
+    return Step(
+        name,
+        lambda: results.append(work()),
+        lambda error: take(results[0] if results else None, error),
+    )
 
 
 class QueueWrite(NamedTuple):
@@ -100,6 +116,49 @@ class Spilled(NamedTuple):
         return Written(files, self.folders)
 
 
+@dataclass(slots=True, kw_only=True)
+class FlushJob:
+    """Syncs the log up to an offset: call `run` on a worker thread, then `flush_done`."""
+
+    disk: Disk
+    files: Sequence[DiskFile]
+    folder: str | None
+    """The folder of the files, if it contains a new one."""
+    start: int
+    offset: int
+    file_end: int
+    deletions: int
+    """The version of the notes of deleted topics that the job brings to the disk."""
+    refused: DiskError | None = None
+    """Why a file could not be opened; if set, `run` fails with this error."""
+
+    def run(self) -> None:
+        """Sync the files, then the folder."""
+        self._check()
+        for file in self.files:
+            file.sync()
+        if self.folder is not None:
+            self.disk.sync_folder(self.folder)
+
+    def descriptors(self) -> tuple[list[Descriptor], Descriptor | None]:
+        """Return open files and the folder for code that syncs them itself; raise DiskError.
+
+        Only for files of the operating system.
+        """
+        self._check()
+        folder = None if self.folder is None else open_folder(self.folder)
+        return opened(self.files), folder
+
+    def _check(self) -> None:
+        if self.refused is not None:
+            raise self.refused
+
+    def path(self, index: int) -> str:
+        """Return the path of a file, or of the folder if `index` is the number of files."""
+        return self.files[index].path if index < len(self.files) else self.folder or ""
+
+
+@dataclass(slots=True, kw_only=True)
 class SpillJob:
     """Moves entries of queues and index from memory to the files, without syncing them.
 
@@ -107,90 +166,65 @@ class SpillJob:
     not trust entries beyond a checkpoint, so a crash in between does no harm.
     """
 
-    name = "spill"
-
-    def __init__(
-        self,
-        *,
-        disk: Disk,
-        writes: Sequence[QueueWrite],
-        index_flushes: Sequence[IndexFlush],
-        on_done: Callable[["SpillJob", Exception | None], None],
-    ) -> None:
-        self._disk = disk
-        self._on_done = on_done
-        self.writes = writes
-        self.index_flushes = index_flushes
-        self.written = Written({}, set())
+    disk: Disk
+    writes: Sequence[QueueWrite]
+    index_flushes: Sequence[IndexFlush]
+    on_done: Callable[["SpillJob", Exception | None], None]
+    written: Written = field(default_factory=lambda: Written({}, set()))
+    name: ClassVar = "spill"
 
     def run(self) -> None:
         """Write the entries."""
-        self.written.write(self._disk, self.writes)
+        self.written.write(self.disk, self.writes)
         for index_flush in self.index_flushes:
             index_flush.write_entries()
 
     def done(self, error: Exception | None) -> None:
         """Report the outcome to the store."""
-        self._on_done(self, error)
+        self.on_done(self, error)
 
 
+@dataclass(slots=True, kw_only=True)
 class CheckpointJob:
-    """Writes everything up to one offset to the disk and then saves the checkpoint."""
+    """Writes everything up to one offset to the disk and then saves the checkpoint.
 
-    name = "checkpoint"
+    It has copies of the data that is missing from the files.
+    """
 
-    def __init__(  # noqa: PLR0913  # one for each part that is brought to the disk
-        self,
-        *,
-        disk: Disk,
-        files: CheckpointFiles,
-        flush: FlushJob,
-        seal: SealStep,
-        writes: Sequence[QueueWrite],
-        spilled: Spilled,
-        index_flushes: Sequence[IndexFlush],
-        progress: Progress,
-        deletion_count: int,
-        floors: FloorsFile | None,
-        dispatched_count: int,
-        on_done: Callable[["CheckpointJob", Exception | None], None],
-    ) -> None:
-        """Take copies of the data that is missing from the files.
-
-        - `spilled` was written before, and is synced by this job
-        - `deletion_count` is the number of notes of deleted topics that this job makes outdated
-        - `floors` have changed since the last job
-        - `dispatched_count` is the number of replicated records that this job saves
-        """
-        self._disk = disk
-        self._files = files
-        self._on_done = on_done
-        self.flush = flush
-        self.seal = seal
-        self._spilled = spilled
-        self.writes = writes
-        self.index_flushes = index_flushes
-        self.progress = progress
-        self.deletion_count = deletion_count
-        self.floors = floors
-        self.dispatched_count = dispatched_count
+    disk: Disk
+    files: CheckpointFiles
+    flush: FlushJob
+    seal: Step
+    writes: Sequence[QueueWrite]
+    spilled: Spilled
+    """What was written before, and is synced by this job."""
+    index_flushes: Sequence[IndexFlush]
+    progress: Progress
+    deletion_count: int
+    """The number of notes of deleted topics that this job makes outdated."""
+    floors: FloorsFile | None
+    """The floors, if they have changed since the last job."""
+    dispatched_count: int
+    """The number of replicated records that this job saves."""
+    on_done: Callable[["CheckpointJob", Exception | None], None]
+    name: ClassVar = "checkpoint"
 
     def run(self) -> None:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
         self.seal.run()  # not on the sync thread, because sends wait for it
-        written = self._spilled.files()
-        written.write(self._disk, self.writes)
-        written.sync(self._disk)
+        written = self.spilled.files()
+        written.write(self.disk, self.writes)
+        written.sync(self.disk)
         for index_flush in self.index_flushes:
             index_flush.run()
         if self.floors is not None:
             self.floors.save()
-        self._files.save(self.progress)
+        self.files.save(self.progress)
 
     def done(self, error: Exception | None) -> None:
         """Report the outcome to the store."""
-        self._on_done(self, error)
+        self.on_done(self, error)
 
 
 def probe(files: FileSequence, segments: Sequence[tuple[int, int]]) -> None:

@@ -4,7 +4,7 @@
 A round reads the log from its first byte up to the offset that checksums had reached when the round
 began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the position
 survives a restart. Missing checksums are computed. With each round, two walks compare the entries
-of queues and index with the same part of the log (`entry_check.py`, `index_check.py`).
+of queues and index with the same part of the log (`walks.py`).
 
 Readers get no record that shares a byte with a damaged page. The affected messages are identified
 from the queue entries, because the damaged bytes of the log cannot be trusted.
@@ -12,21 +12,19 @@ from the queue entries, because the damaged bytes of the log cannot be trusted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from cometmq.store.errors import DiskError
 from cometmq.store.log.block_sums import BLOCK_BYTES
-from cometmq.store.log.checksums import CHUNK_BYTES, block_start, spans
+from cometmq.store.log.checksums import CHUNK_BYTES, Span, block_start, spans
 from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, overlaps, without
-from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
 from cometmq.store.upkeep.index_rebuild import IndexRebuild
-from cometmq.store.upkeep.jobs import Job
-from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
+from cometmq.store.upkeep.jobs import Job, Step, with_result
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.upkeep.walks import Walks, WalkStep
 from cometmq.store.upkeep.withheld import (
@@ -34,9 +32,13 @@ from cometmq.store.upkeep.withheld import (
     Findings,
     Found,
     Losses,
+    ScrubState,
     described,
+    load_state,
     message_count,
+    save_state,
 )
+from cometmq.store.writing.pending_puts import has_passed
 
 RATE_MIN: Final = 64 << 10
 """Minimum rate in bytes per second, so that a round over a small log does not take a week."""
@@ -121,7 +123,7 @@ class Scrubber:
         has_lost = any(record.start >= end for record in state.records)
         is_changed = (self._state.damage, self._state.records) != (state.damage, state.records)
         if is_changed and not has_lost:  # the next save comes after the caller has noted the loss
-            self._save()
+            self.save(self._state)
         return has_lost
 
     def _file_count(self, end: int) -> int:
@@ -132,7 +134,7 @@ class Scrubber:
     def finish(self) -> None:
         """Save the round's position; blocks."""
         self._drop_offer()
-        self._save()
+        self.save(self._state)
 
     def note_truncated(self, offset: int) -> None:
         """Forget damage beyond the new end of a truncated log."""
@@ -154,16 +156,16 @@ class Scrubber:
 
     def _urgent_job(self) -> Job | None:
         """Return what must not wait for a round: something that readers have found, or an offer."""
-        verified = self._parts.commit_log.verified
-        if verified is not None and verified.suspects:
-            return _ReportJob(self, self._parts, self._state, verified.suspects)
+        suspects = self._parts.commit_log.verified.suspects
+        if suspects:
+            return self._report_job(suspects)
         if self.offer is not None:
             offer, self.offer = self.offer, None
             return self.repairs.job(offer)
         step = self.walks.index.urgent_step()
         if step is None:
             return None
-        return _EntryJob(self, step)
+        return self._entry_job(step)
 
     def _scrub_job(self, now_ms: int) -> Job | None:
         """Return the part of the log that is due, with steps of the walks if these are due, too."""
@@ -175,12 +177,12 @@ class Scrubber:
         part = self._due_part(now_ms)
         step = self.walks.step(now_ms)
         if part is None:
-            return None if step is None else _EntryJob(self, step)
+            return None if step is None else self._entry_job(step)
         self._last_ms = now_ms
         must_save = has_passed(SAVE_INTERVAL_MS, since_ms=self._saved_ms, now_ms=now_ms)
         if must_save:
             self._saved_ms = now_ms
-        return _ScrubJob(self, self._parts, self._state, part, must_save=must_save, walks=step)
+        return self._part_job(part, must_save=must_save, walks=step)
 
     def _due_part(self, now_ms: int) -> DamagedRange | None:
         """Return the part of the log that is due; None if there is none."""
@@ -218,20 +220,115 @@ class Scrubber:
         self.walks.begin(first, self._sealer.offset)
         return first
 
-    def note_scrubbed(self, begin: int, end: int, found: Findings) -> None:
+    def _entry_job(self, step: IndexRebuild | WalkStep) -> Job:
+        """Return the job that compares or rebuilds entries."""
+
+        def done(_error: Exception | None) -> None:
+            self._is_running = False
+            step.done()
+
+        return Step("compare-entries", step.run, done)
+
+    def _part_job(self, part: DamagedRange, *, must_save: bool, walks: WalkStep | None) -> Job:
+        """Return the job that compares one part of the log with its checksums, computes missing
+        ones, and compares entries.
+        """
+        parts, state, examiner = self._parts, self._state, self._examiner()
+        generation, log_spans = parts.checksums.generation, spans(parts.commit_log.files, *part)
+
+        def run() -> Findings | DiskError:
+            try:
+                damaged = self._compare(log_spans, state.damage, generation)
+                if generation != parts.checksums.generation:
+                    return []
+                found = examiner.findings(damaged, state.damage) if damaged else []
+                if found or must_save:
+                    damage = merged([*state.damage, *damaged])
+                    new = msgspec.structs.replace(state, offset=part.end, damage=damage)
+                    save_state(parts.disk, parts.layout, new)
+                return found
+            except DiskError as error:  # the file may have expired, which is no failure
+                return error
+            finally:
+                if walks is not None:
+                    walks.run()
+
+        def take(found: Findings | DiskError | None, error: Exception | None) -> None:
+            self._is_running = False
+            is_current = generation == parts.checksums.generation
+            if is_current and isinstance(found, list):
+                self._note_scrubbed(*part, found)
+            elif is_current and part.start >= parts.commit_log.min_offset:
+                text = str(error or found)
+                parts.log.warning("scrub.failed", physical_offset=part.start, error=text)
+            if walks is not None:
+                walks.done()
+
+        return with_result("scrub", run, take)
+
+    def _compare(
+        self, log_spans: Sequence[Span], known: Sequence[DamagedRange], generation: int
+    ) -> tuple[DamagedRange, ...]:
+        """Compare spans of the log with their checksums; return new damage. Blocks."""
+        checksums, damaged = self._parts.checksums, list[DamagedRange]()
+        for span in log_spans:
+            check = checksums.check(span)
+            damaged += [it for it in check.damaged if not overlaps(known, it.start, 1)]
+            # Bytes known to be damaged must not get a new checksum after theirs is lost.
+            fresh = {
+                number: entry
+                for number, entry in check.unknown.items()
+                if not overlaps(known, span.start + number * BLOCK_BYTES, BLOCK_BYTES)
+            }
+            checksums.learn(span.start, fresh, generation)
+            checksums.refine(span, generation)
+        return merged(damaged)
+
+    def _report_job(self, suspects: tuple[DamagedRange, ...]) -> Job:
+        """Return the job that finds the messages in damage that readers have found."""
+        parts, state, examiner = self._parts, self._state, self._examiner()
+        files, generation = parts.commit_log.files, parts.checksums.generation
+        suspects = clipped(suspects, files.first, parts.commit_log.end)
+
+        def is_intact(suspect: DamagedRange) -> bool:
+            """Return whether the bytes fit their checksums now: a reader may have read them before
+            they were repaired.
+            """
+            try:
+                return not parts.checksums.still_damaged(files, suspect)
+            except DiskError:
+                return False
+
+        def find() -> tuple[Findings, tuple[DamagedRange, ...]]:
+            intact = tuple(it for it in suspects if is_intact(it))
+            damaged = [it for it in suspects if it not in intact]
+            found = examiner.findings(damaged, state.damage) if damaged else []
+            if damaged:
+                damage = merged([*state.damage, *damaged])
+                self.save(msgspec.structs.replace(state, damage=damage))
+            return found, intact
+
+        def take(
+            result: tuple[Findings, tuple[DamagedRange, ...]] | None, _error: Exception | None
+        ) -> None:
+            self._is_running = False
+            if result is not None and generation == parts.checksums.generation:
+                found, intact = result
+                # These blocks were repaired since.
+                parts.commit_log.verified.settle(intact)
+                self._take(found)
+
+        return with_result("report", find, take)
+
+    def _examiner(self) -> Examiner:
+        return Examiner(self._parts.commit_log.files, list(self._parts.queues.queues.values()))
+
+    def _note_scrubbed(self, begin: int, end: int, found: Findings) -> None:
         """Record the findings of the job that compared this range, and move the position on."""
-        self._is_running = False
         self.scrubbed_bytes += end - begin
         self._state = msgspec.structs.replace(self._state, offset=end)
         if found:
             self._take(found)
-
-    def note_reported(self, found: Findings, intact: tuple[DamagedRange, ...]) -> None:
-        """Record the damage that readers have found, except blocks that were repaired since."""
-        self._is_running = False
-        if self._parts.commit_log.verified is not None:
-            self._parts.commit_log.verified.settle(intact)
-        self._take(found)
 
     def counted_in(self, block: DamagedRange) -> list[DamagedRange]:
         """Return the ranges whose messages are counted and that share bytes with a block."""
@@ -250,24 +347,13 @@ class Scrubber:
         self.losses.drop(counted)
         for it in left:
             self.losses.add(it)
-        if self._parts.commit_log.verified is not None:
-            self._parts.commit_log.verified.settle((repaired,))
+        self._parts.commit_log.verified.settle((repaired,))
         self._adopt(without(self._state.damage, repaired))
 
     def _drop_offer(self) -> None:
         offer, self.offer = self.offer, None
         if offer is not None:
             offer.done(False)
-
-    def note_ended(self) -> None:
-        """Go on after a job that has found nothing, or whose result is stale."""
-        self._is_running = False
-
-    def note_failed(self, begin: int, error: Exception | None) -> None:
-        """Retry later, unless the file has expired."""
-        self._is_running = False
-        if begin >= self._parts.commit_log.min_offset:
-            self._parts.log.warning("scrub.failed", physical_offset=begin, error=str(error))
 
     # Damage
 
@@ -305,159 +391,12 @@ class Scrubber:
         self.losses.drop([it for it in self.losses.ranges if not overlaps(damage, it.start, 1)])
         commit_log = self._parts.commit_log
         commit_log.set_damage(damage)
-        if commit_log.verified is not None:
-            commit_log.verified.note_known(damage)
+        commit_log.verified.note_known(damage)
         self._on_damage()
 
-    def _save(self) -> None:
-        try:
-            save_state(self._parts.disk, self._parts.layout, self._state)
-        except DiskError as error:
-            self._parts.log.warning("scrub.unsaved", error=str(error))
-
-
-class _ReportJob:
-    """Finds the messages in damage that readers have found, and records it."""
-
-    name = "report"
-
-    def __init__(
-        self,
-        scrubber: Scrubber,
-        parts: Parts,
-        state: ScrubState,
-        suspects: tuple[DamagedRange, ...],
-    ) -> None:
-        self._scrubber = scrubber
-        self._parts = parts
-        self._state = state
-        self._suspects = clipped(suspects, parts.commit_log.files.first, parts.commit_log.end)
-        self._examiner = Examiner(parts.commit_log.files, list(parts.queues.queues.values()))
-        self._generation = parts.checksums.generation
-        self._found: Findings = []
-        self._intact: tuple[DamagedRange, ...] = ()
-
-    def run(self) -> None:
-        """Read the queues; may block."""
-        self._intact = tuple(it for it in self._suspects if self._is_intact(it))
-        damaged = [it for it in self._suspects if it not in self._intact]
-        if not damaged:
-            return
-        self._found = self._examiner.findings(damaged, self._state.damage)
-        damage = merged([*self._state.damage, *damaged])
-        state = msgspec.structs.replace(self._state, damage=damage)
+    def save(self, state: ScrubState) -> None:
+        """Save a state; blocks. A failure is only logged: the damage is found again."""
         try:
             save_state(self._parts.disk, self._parts.layout, state)
         except DiskError as error:
             self._parts.log.warning("scrub.unsaved", error=str(error))
-
-    def _is_intact(self, suspect: DamagedRange) -> bool:
-        """Return whether the bytes fit their checksums now: a reader may have read them before they
-        were repaired.
-        """
-        try:
-            files = self._parts.commit_log.files
-            return not self._parts.checksums.still_damaged(files, suspect)
-        except DiskError:
-            return False
-
-    def done(self, error: Exception | None) -> None:
-        """Report the damage; after an error, the next tick repeats the job."""
-        if error is not None or self._generation != self._parts.checksums.generation:
-            self._scrubber.note_ended()
-        else:
-            self._scrubber.note_reported(self._found, self._intact)
-
-
-class _EntryJob:
-    """Compares entries with the log, because they are due or a reader has found damage."""
-
-    name = "compare-entries"
-
-    def __init__(self, scrubber: Scrubber, step: IndexRebuild | WalkStep) -> None:
-        self._scrubber = scrubber
-        self._step = step
-
-    def run(self) -> None:
-        """Compare entries; may block."""
-        self._step.run()
-
-    def done(self, _error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        self._scrubber.note_ended()
-        self._step.done()
-
-
-class _ScrubJob:
-    """Compares one part of the log with its checksums, and computes missing ones."""
-
-    name = "scrub"
-
-    def __init__(
-        self,
-        scrubber: Scrubber,
-        parts: Parts,
-        state: ScrubState,
-        part: DamagedRange,
-        *,
-        must_save: bool,
-        walks: WalkStep | None,
-    ) -> None:
-        self._scrubber = scrubber
-        self._parts = parts
-        self._state = state
-        self._begin, self._end = part
-        self._must_save = must_save
-        self._walks = walks
-        self._spans = spans(parts.commit_log.files, *part)
-        self._examiner = Examiner(parts.commit_log.files, list(parts.queues.queues.values()))
-        self._generation = parts.checksums.generation
-        self._found: Findings = []
-        self._error: DiskError | None = None
-
-    @property
-    def _is_stale(self) -> bool:
-        return self._generation != self._parts.checksums.generation
-
-    def run(self) -> None:
-        """Read the part, and find the messages in its damaged ranges; compare entries."""
-        try:
-            self._run()
-        except DiskError as error:
-            self._error = error  # not raised: the file may have expired, which is no failure
-        if self._walks is not None:
-            self._walks.run()
-
-    def _run(self) -> None:
-        checksums, known = self._parts.checksums, self._state.damage
-        damaged: list[DamagedRange] = []
-        for span in self._spans:
-            check = checksums.check(span)
-            damaged += [it for it in check.damaged if not overlaps(known, it.start, 1)]
-            # Bytes known to be damaged must not get a new checksum after theirs is lost.
-            fresh = {
-                number: entry
-                for number, entry in check.unknown.items()
-                if not overlaps(known, span.start + number * BLOCK_BYTES, BLOCK_BYTES)
-            }
-            checksums.learn(span.start, fresh, self._generation)
-            checksums.refine(span, self._generation)
-        if self._is_stale:
-            return
-        if damaged:
-            self._found = self._examiner.findings(merged(damaged), known)
-        if self._found or self._must_save:
-            damage = merged([*known, *damaged])
-            state = msgspec.structs.replace(self._state, offset=self._end, damage=damage)
-            save_state(self._parts.disk, self._parts.layout, state)
-
-    def done(self, error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        if self._is_stale:
-            self._scrubber.note_ended()
-        elif error is not None or self._error is not None:
-            self._scrubber.note_failed(self._begin, error or self._error)
-        else:
-            self._scrubber.note_scrubbed(self._begin, self._end, self._found)
-        if self._walks is not None:
-            self._walks.done()

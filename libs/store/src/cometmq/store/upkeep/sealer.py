@@ -11,6 +11,7 @@ from typing import Final
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import spans
 from cometmq.store.parts import Parts
+from cometmq.store.upkeep.jobs import Step, with_result
 
 LAG_BYTES_MAX: Final = 64 << 20
 """After an unclean stop, the first checkpoint computes checksums for at most this many bytes."""
@@ -34,51 +35,38 @@ class Sealer:
 
     def note_sealed(self, end: int) -> None:
         """Compare reads up to this offset with the checksums from now on."""
-        verified = self._parts.commit_log.verified
-        if verified is not None:
-            verified.extend(end)
+        self._parts.commit_log.verified.extend(end)
 
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""
         self.offset = min(self.offset, offset)
-        verified = self._parts.commit_log.verified
-        if verified is not None:
-            verified.note_truncated(offset)
+        self._parts.commit_log.verified.note_truncated(offset)
 
-    def plan(self, stop: int) -> "SealStep":
-        """Return the step that covers the log up to `stop`."""
-        return SealStep(self, self._parts, stop)
+    def plan(self, stop: int) -> Step:
+        """Return the step that covers the log up to `stop`; it never fails."""
+        parts, generation = self._parts, self._parts.checksums.generation
+        log_spans = spans(parts.commit_log.files, self.offset, stop)
 
+        def compute() -> DiskError | None:
+            try:
+                parts.checksums.extend(log_spans, generation)
+            except DiskError as error:
+                return error
+            return None
 
-class SealStep:
-    """Computes the checksums of one part of the log."""
+        def take(failure: DiskError | None, _error: Exception | None) -> None:
+            """Adopt the result once the checkpoint has been written.
 
-    def __init__(self, sealer: Sealer, parts: Parts, stop: int) -> None:
-        self._sealer = sealer
-        self._parts = parts
-        self._stop = stop
-        self._generation = parts.checksums.generation
-        self._spans = spans(parts.commit_log.files, sealer.offset, stop)
-        self._error: DiskError | None = None
+            If files were truncated or deleted during the step, the next checkpoint covers the part
+            again.
+            """
+            if generation != parts.checksums.generation:
+                return
+            if failure is not None:
+                parts.log.warning(
+                    "checksums.failed", physical_offset=self.offset, error=str(failure)
+                )
+            self.offset = stop
+            self.note_sealed(stop)
 
-    def run(self) -> None:
-        """Compute and save the checksums of synced bytes; blocks, and never fails."""
-        try:
-            self._parts.checksums.extend(self._spans, self._generation)
-        except DiskError as error:
-            self._error = error
-
-    def done(self) -> None:
-        """Adopt the result once the checkpoint has been written.
-
-        If files were truncated or deleted during the step, the next checkpoint covers the part
-        again.
-        """
-        if self._generation != self._parts.checksums.generation:
-            return
-        if self._error is not None:
-            self._parts.log.warning(
-                "checksums.failed", physical_offset=self._sealer.offset, error=str(self._error)
-            )
-        self._sealer.offset = self._stop
-        self._sealer.note_sealed(self._stop)
+        return with_result("seal", compute, take)

@@ -6,11 +6,16 @@ are read from these bytes nevertheless, if they still look like keys: they help 
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from cometmq.remoting.errors import CorruptRecord
+import msgspec
+
+from cometmq.remoting.errors import UNREADABLE_JSON, CorruptRecord
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
+from cometmq.store.layout import Layout
 from cometmq.store.log.block_sums import BLOCK_BYTES
 from cometmq.store.log.checksums import block_start
 from cometmq.store.log.damage import DamagedRange, clipped, merged
@@ -146,15 +151,13 @@ class Losses:
         return sum({it.blocks: it.spared_count for it in self._found.values()}.values())
 
 
+@dataclass(slots=True)
 class Examiner:
     """Finds out what damage costs; may block."""
 
-    def __init__(
-        self, files: FileSequence, queues: Sequence[ConsumeQueue], *, is_starting: bool = False
-    ) -> None:
-        self._files = files
-        self._queues = queues
-        self._is_starting = is_starting
+    files: FileSequence
+    queues: Sequence[ConsumeQueue]
+    is_starting: bool = False
 
     def findings(
         self, ranges: Sequence[DamagedRange], known: Sequence[DamagedRange] = ()
@@ -164,11 +167,11 @@ class Examiner:
         return [self._found(it, damage) for it in ranges]
 
     def _found(self, damage: DamagedRange, others: Sequence[DamagedRange]) -> Found:
-        files = self._files
+        files = self.files
         begin, last = block_start(files, damage.start), block_start(files, damage.end - 1)
         file_end = last - (last - files.first) % files.file_size + files.file_size
         blocks = DamagedRange(begin, min(last + BLOCK_BYTES, file_end))
-        queues = [it for it in self._queues if it.max_offset]
+        queues = [it for it in self.queues if it.max_offset]
         around = self._messages(queues, blocks)
         named = {(it.topic, it.queue_id) for it in around}
         queues = [it for it in queues if (it.topic, it.queue_id) in named]
@@ -184,7 +187,7 @@ class Examiner:
     def _messages(
         self, queues: Sequence[ConsumeQueue], part: DamagedRange
     ) -> list[DamagedMessages]:
-        return messages_in(queues, part, is_starting=self._is_starting)
+        return messages_in(queues, part, is_starting=self.is_starting)
 
     def _keys(
         self, queues: Sequence[ConsumeQueue], messages: list[DamagedMessages]
@@ -194,7 +197,7 @@ class Examiner:
         for topic, queue_id, first, last in messages:
             queue = by_name[topic, queue_id]
             for queue_offset in range(first, min(last + 1, first + KEYS_NAMED_MAX)):
-                found.update(dict.fromkeys(_keys_at(self._files, queue, queue_offset)))
+                found.update(dict.fromkeys(_keys_at(self.files, queue, queue_offset)))
                 if len(found) >= KEYS_NAMED_MAX:
                     return tuple(found)[:KEYS_NAMED_MAX]
         return tuple(found)
@@ -234,3 +237,40 @@ def described(messages: list[DamagedMessages]) -> str:
     text = ", ".join(map(str, messages[:QUEUES_NAMED_MAX]))
     left = len(messages) - QUEUES_NAMED_MAX
     return f"{text}, and {left} more queues" if left > 0 else text
+
+
+class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
+    """The scrubber's current round, and the damaged ranges of the log."""
+
+    offset: int = 0
+    round_end: int = 0
+    round_began_ms: int = 0
+    damage: tuple[DamagedRange, ...] = ()
+    records: tuple[DamagedRange, ...] = ()
+    """The part of the damage that was found without checksums. Checksums that are computed later
+    match the damaged bytes, so they cannot detect it again.
+    """
+
+
+def load_state(disk: Disk, layout: Layout) -> ScrubState:
+    """Return the state of the last run, or a new one if there is no readable state."""
+    path = layout.scrub
+    try:
+        if not disk.exists(path):
+            return ScrubState()
+        file = disk.open(path)
+        return msgspec.json.decode(file.read(0, file.size()), type=ScrubState)
+    except (DiskError, *UNREADABLE_JSON):
+        return ScrubState()
+
+
+def save_state(disk: Disk, layout: Layout, state: ScrubState) -> None:
+    """Replace the file durably; blocks."""
+    data = msgspec.json.encode(state)
+    prepared = layout.temporary(layout.scrub)
+    file = disk.create(prepared, len(data), temporary=f"{prepared}.empty.new")
+    file.write(0, [data])
+    file.sync()
+    file.close()
+    disk.rename(prepared, layout.scrub)
+    disk.sync_folder(layout.checksums)

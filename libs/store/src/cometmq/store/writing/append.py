@@ -21,14 +21,14 @@ from typing import Final, TypeAlias
 from cometmq.remoting.message.ids import host_hex, offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, encode_blank, encode_record, weight_of
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, QUEUE_ID_MAX
-from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
+from cometmq.store.index.index_format import KeyedRecord, KeyedRows, Keys
 from cometmq.store.layout import is_storable
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
-from cometmq.store.writing.deletion_mark import Mark
+from cometmq.store.writing.marks import Mark
 from cometmq.store.writing.runs import Run, RunSource
 
 PROPERTIES_CHARS_MAX: Final = 32767

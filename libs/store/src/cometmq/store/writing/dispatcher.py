@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys, parse_properties, timed_ms
 from cometmq.remoting.message.record import Scan
-from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
+from cometmq.store.index.index_format import KeyedRecord, KeyedRows, Keys
 from cometmq.store.log.log_scanner import Take
 from cometmq.store.queues.consume_queue import ConsumeQueue, entry_at
 from cometmq.store.queues.floors import TrimmedQueue
@@ -22,9 +22,8 @@ from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
-from cometmq.store.writing.deletion_mark import is_deletion
-from cometmq.store.writing.ranges import ReadRange, RecordRange
-from cometmq.store.writing.trim_mark import trimmed_by
+from cometmq.store.writing.marks import is_deletion, trimmed_by
+from cometmq.store.writing.runs import ReadRange, RecordRange
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 

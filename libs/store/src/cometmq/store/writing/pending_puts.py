@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from cometmq.store.pacing import has_passed
 from cometmq.store.results import PutDone, PutResult, PutStatus
 
 
@@ -171,3 +170,8 @@ class PendingPuts:
         if put.result.status is PutStatus.PUT_OK:
             put.result.status = status
         put.done(put.result)
+
+
+def has_passed(interval_ms: int, *, since_ms: int, now_ms: int) -> bool:
+    """Return whether an interval has passed; a start time in the future counts as passed."""
+    return not since_ms <= now_ms < since_ms + interval_ms

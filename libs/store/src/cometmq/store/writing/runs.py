@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: messages held by a source outside the store, which places and encodes them in one step.
+"""Runs: messages held by a source outside the store, which places and encodes them in one step; and
+ranges of the log whose entries and keys a reader outside the store computes all at once.
 
-A native message path is such a source. The store still decides where the records go, writes them,
-publishes their queue entries and decides when their requests are answered. A run keeps its position
-among the other puts, so the log keeps the order of the requests, regardless of which path encodes
-them.
+A native message path is such a source and such a reader. The store still decides where the records
+go, writes them, publishes their queue entries and decides when their requests are answered. A run
+keeps its position among the other puts, so the log keeps the order of the requests, regardless of
+which path encodes them.
+
+A reader of a range stops where no plain record begins: at the end of the data, a blank, damage, or
+a record that only Python can interpret, which the store examines itself.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from cometmq.store.index.keys import Keys
+from cometmq.store.index.index_format import Keys
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.results import PutDone, PutResult
 
@@ -88,3 +92,44 @@ class Run:
     def refuse(self, result: PutResult) -> None:
         """Answer all requests with a refusal."""
         self.source.refuse(self.first, self.count, result)
+
+
+Delayed: TypeAlias = tuple[str, Sequence[int], int]
+"""The topic of delayed messages, the delays of its queues in ms, and the delay of unknown
+queues."""
+
+QueueRun: TypeAlias = tuple[str, int, int, int, bytes]
+"""Records of one queue with consecutive queue offsets: topic, queue id, first queue offset, number
+of records, and their entries.
+"""
+
+
+class RecordRange(NamedTuple):
+    """The content of consecutive whole records, none of which looks torn."""
+
+    size: int
+    record_count: int
+    store_timestamp: int
+    """The store time of the last record."""
+    runs: Sequence[QueueRun]
+    keys: Keys
+
+
+class ReadRange(Protocol):
+    """Reads the plain records of a range."""
+
+    def __call__(  # flat arguments: one native call per read of the log
+        self,
+        data: bytes,
+        position: int,
+        base: int,
+        *,
+        check_crc: bool,
+        is_indexing: bool,
+        delayed: Delayed,
+    ) -> tuple[int, int, int, Sequence[QueueRun], Keys] | None:
+        """Return the fields of a `RecordRange`, which begins at a position of `data`.
+
+        The first byte of `data` lies at offset `base` of the log. None leaves all records to
+        Python.
+        """

@@ -37,9 +37,8 @@ from cometmq.broker.delays.parking import (
     Parking,
     Reason,
 )
-from cometmq.broker.delays.positions import Positions
+from cometmq.broker.delays.positions import Positions, Waiting
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
-from cometmq.broker.delays.waiting import Waiting
 from cometmq.broker.delays.wheel import Wheel
 from cometmq.broker.storing.large_puts import LargePuts, has_many_keys
 from cometmq.broker.tables.persistence import TableSaver

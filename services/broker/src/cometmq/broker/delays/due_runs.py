@@ -20,7 +20,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.store.index.keys import KeyedRows
+from cometmq.store.index.index_format import KeyedRows
 from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.record_check import has_topic, is_at, topic_field
 from cometmq.store.reader import Reader

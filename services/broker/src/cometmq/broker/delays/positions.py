@@ -14,7 +14,12 @@ import msgspec
 from cometmq.broker.delays.level import DelayFile, Level, delay_table, offsets_of, recalled_of
 from cometmq.broker.delays.recalled import Recalled
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
+from cometmq.remoting.log import Log
+from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.progress import waiting
+from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
+from cometmq.store.message_store import MessageStore
 
 
 class Positions:
@@ -150,3 +155,44 @@ class Positions:
             offsets |= offsets_of(table)
             recalled.update(recalled_of(table))
         self.adopt(delay_table(offsets, recalled.as_table()))
+
+
+class Waiting:
+    """The waiting messages of all levels that have ever been used."""
+
+    def __init__(
+        self, store: MessageStore, levels: DelayLevels, positions: Positions, log: Log
+    ) -> None:
+        self._store = store
+        self._levels = levels
+        self._positions = positions
+        self._log = log
+
+    def counts(self) -> Mapping[int, int]:
+        """Return the number of waiting messages in each level that has been used."""
+        found = {}
+        recalled = self._positions.recalled
+        for number, level in self._positions.levels.items():
+            queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
+            if queue is not None:
+                ends = queue.min_offset, queue.max_offset
+                found[number] = waiting(level.offset, *ends, recalled.offsets(number))
+        return found
+
+    def stranded(self) -> Mapping[int, int]:
+        """Return the number of messages in each level that the settings lack; these messages are
+        not delivered.
+        """
+        served = self._levels.level_max
+        return {n: count for n, count in self.counts().items() if count and not 1 <= n <= served}
+
+    def report_stranded(self) -> None:
+        """Warn of each level that has messages but is missing in the settings."""
+        for number, count in self.stranded().items():
+            self._log.warning(
+                "delay.level_missing",
+                delay_level=number,  # `level` is the severity of a line
+                messages=count,
+                level_max=self._levels.level_max,
+                action="add the level to messageDelayLevel again",
+            )

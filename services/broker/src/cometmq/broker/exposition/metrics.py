@@ -31,7 +31,7 @@ from cometmq.runtime.metrics import (
     labelled_gauge,
 )
 from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
-from cometmq.store.stats import StoreStats
+from cometmq.store.results import StoreStats
 
 
 def _put_counts(broker: Broker) -> Iterable[Row]:

@@ -10,7 +10,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.lanes.run_answers import RunAnswers, SendAnswers
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
 from cometmq.broker.native import Breaker, accel
-from cometmq.store.index.keys import KeyedRows
+from cometmq.store.index.index_format import KeyedRows
 from cometmq.store.results import PutResult
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores puts that would block the loop for long in steps, one put at a time."""
+"""Large puts: those that would block the loop for long are stored in steps, one at a time, and the
+total size of large requests is bounded.
+
+The bounds per connection are not enough: a client may close a connection and send the next large
+request on another, while the first one is still being served.
+"""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
+from cometmq.broker.limits import Room
 from cometmq.broker.storing.read_deadlines import OWN
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.log import NO_LOG, Log
@@ -12,7 +19,57 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.incremental import IncrementalRunner, Steps
-from cometmq.store.results import PutDone
+from cometmq.runtime.limits import Limit
+from cometmq.store.results import PutDone, PutResult
+
+
+class UnderWay:
+    """The total size of the requests of one kind that wait or are being served, in
+    the limit's unit.
+    """
+
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
+        self.size = 0
+
+    @contextmanager
+    def counting(self, size: int, room: Room) -> Iterator[None]:
+        """Count a request while it is served; raise LimitReached if there is no room for it."""
+        self._add(size, room)
+        try:
+            yield
+        finally:
+            self._remove(size, room)
+
+    def counted(self, size: int, room: Room, done: PutDone) -> PutDone:
+        """Count a request until the returned callback, which calls `done`, is called with the
+        outcome of its put; raise LimitReached if there is no room for the request.
+        """
+        self._add(size, room)
+
+        def answered(result: PutResult) -> None:
+            self._remove(size, room)
+            done(result)
+
+        return answered
+
+    def check(self, size: int, room: Room) -> None:
+        """Raise LimitReached if there is no room for a request, or its peer has its share."""
+        bound = room.limits.maximum(self._limit)
+        if self.size + size > bound:
+            detail = f"{self.size} of at most {bound} are waiting; try again later"
+            raise room.limits.refusal(self._limit, detail, room.peer)
+        room.limits.check_share(self._limit, self.size, room.peer, size)
+
+    def _add(self, size: int, room: Room) -> None:
+        self.check(size, room)
+        room.admit(self._limit, self.size, size)
+        self.size += size
+
+    def _remove(self, size: int, room: Room) -> None:
+        self.size -= size
+        room.limits.release(self._limit, room.peer, size)
+
 
 KEYS_AT_ONCE: Final = 256
 """A message with more keys is stored in steps. Each key takes 3 us, so hundreds of such messages

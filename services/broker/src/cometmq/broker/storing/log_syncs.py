@@ -24,7 +24,7 @@ from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.disk import Descriptor
 from cometmq.store.errors import DiskError
 from cometmq.store.results import PutResult
-from cometmq.store.upkeep.flush import FlushJob
+from cometmq.store.upkeep.jobs import FlushJob
 
 if TYPE_CHECKING:
     from cometmq.accel import LentAnswers

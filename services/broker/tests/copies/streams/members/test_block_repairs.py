@@ -17,7 +17,7 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import DiskError
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.os_disk import OsDisk
-from cometmq.store.upkeep.scrub_state import load_state
+from cometmq.store.upkeep.withheld import load_state
 from cometmq.testing.broker.member_nodes import MemberNode, is_equal
 from cometmq.testing.broker.replicas import DEADLINE_S
 from cometmq.testing.store.builders import make_message, settled
@@ -74,8 +74,7 @@ async def pair(folder: Path) -> AsyncIterator[tuple[MemberNode, MemberNode]]:
 
 
 def is_sealed(one: MemberNode) -> bool:
-    verified = one.store.commit_log.verified
-    return verified is not None and verified.end == one.end
+    return one.store.commit_log.verified.end == one.end
 
 
 def flip(one: MemberNode, place: int, *, bits: int = 1) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.broker.copies.streams import master_stream
 from cometmq.ha.epochs import History
-from cometmq.store.upkeep import catch_up
+from cometmq.store.upkeep import checkpointer
 from cometmq.testing.broker.member_nodes import MemberNode, is_equal
 from cometmq.testing.broker.replicas import until
 
@@ -18,7 +18,7 @@ from cometmq.testing.broker.replicas import until
 async def test_a_follower_far_behind_rarely_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, least: int, most: int
 ) -> None:
-    monkeypatch.setattr(catch_up, "FAR_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
     monkeypatch.setattr(master_stream, "REPORT_BEHIND_MS", interval_ms)
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1)
@@ -34,8 +34,8 @@ async def test_a_follower_far_behind_rarely_reports(
 async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catch_up, "UNSAVED_COUNT_MAX", 100)
-    monkeypatch.setattr(catch_up, "FAR_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
+    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1)
         for _ in range(40):
@@ -78,7 +78,7 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
 async def test_a_follower_in_sync_never_waits_for_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catch_up, "UNSAVED_COUNT_MAX", 100)
+    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1, [slave])
         await slave.follow_member(master, 1)

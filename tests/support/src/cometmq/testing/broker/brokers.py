@@ -50,9 +50,8 @@ from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import load
 from cometmq.runtime.tasks import Alarm
 from cometmq.store.reads import Lookup, finish
-from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.results import PutResult, PutStatus, StoreStats
 from cometmq.store.settings import StoreSettings
-from cometmq.store.stats import StoreStats
 from cometmq.testing.runtime.clock import FakeClock
 
 T = TypeVar("T")

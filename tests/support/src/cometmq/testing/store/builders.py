@@ -14,8 +14,7 @@ from cometmq.remoting.message.properties import index_keys, render_properties
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
-from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
-from cometmq.store.parts import no_pause
+from cometmq.store.parts import NO_NATIVE_CODE, NativeCode, no_pause
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry, entry_at
 from cometmq.store.results import GetResult, PutResult
 from cometmq.store.settings import StoreSettings

@@ -15,7 +15,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.deferred_answers import answer
-from cometmq.broker.storing import partial_results, store_reads
+from cometmq.broker.storing import read_turns, store_reads
 from cometmq.broker.storing.store_reads import StoreReads
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
@@ -86,7 +86,7 @@ def growing(total: Total, file: Any = None) -> Lookup[None]:
 
 @pytest.fixture
 async def reads(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StoreReads]:
-    monkeypatch.setattr(partial_results, "HELD_BYTES_MAX", LIMIT)
+    monkeypatch.setattr(read_turns, "HELD_BYTES_MAX", LIMIT)
     monkeypatch.setattr(store_reads, "TURN_READS_MAX", 1)  # each part waits for its turn
     worker = Worker("test")
     reads = StoreReads(worker, log=NO_LOG)
@@ -191,7 +191,7 @@ class Forgetful(FakePeer):
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(store_reads, "TURN_READS_MAX", 2)  # no search ends in one turn
-    monkeypatch.setattr(partial_results, "HELD_BYTES_MAX", FLOOD_LIMIT)
+    monkeypatch.setattr(read_turns, "HELD_BYTES_MAX", FLOOD_LIMIT)
     async with stored_broker(tmp_path) as broker:
         yield broker
 

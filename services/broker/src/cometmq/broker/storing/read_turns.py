@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds the memory of the results of searches that are not complete yet.
+"""Says which read or search of the store goes on next: where each waits for its turn, and which one
+is finished first, so that the results of incomplete searches take little memory.
 
 Searches that take turns all keep what they have found so far: a thousand lists of 10,000 entries
 would take 700 MB before the first one is complete. While partial results take more than
@@ -8,12 +9,64 @@ HELD_BYTES_MAX, one search is finished before any other goes on.
 
 from asyncio import Future
 from collections.abc import Callable
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Final
 
 from cometmq.broker.storing.read_deadlines import Request, Search
-from cometmq.remoting.command import Peer
+from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 from cometmq.store.reads import SomeRead
+
+
+class Places:
+    """Says where reads and searches wait.
+
+    An owner's connections share a place for their long searches, one for each connection. The
+    searches there are finished one after another: if they took turns, all would be refused in the
+    end, and none answered. This place takes turns with the connections, so short searches do not
+    wait for long ones.
+    """
+
+    def __init__(self) -> None:
+        self.requester_of: Callable[[Call[Any]], Requester] = _connection_of
+        """Returns who takes turns with others while a request waits."""
+        self._long: dict[Peer, Search] = {}
+        """The last search of each connection that waited in the place of its owner."""
+
+    def of(self, request: Request) -> tuple[Requester, bool]:
+        """Return where a request waits, and whether it goes on before those that wait there."""
+        requester = self._requester(request)
+        if not isinstance(request, Search):
+            return requester, False
+        if request.is_long and self._is_first_long(request):
+            requester = Requester(requester.owner)
+        is_first = requester == request.place
+        request.place = None if request.may_end_early else requester
+        return requester, is_first
+
+    def forget(self, peer: Peer) -> Search | None:
+        """Forget a closed connection; return its last search in the place of its owner."""
+        return self._long.pop(peer, None)
+
+    def _requester(self, request: Request) -> Requester:
+        if request.requester is None:
+            assert request.call is not None
+            request.requester = self.requester_of(request.call)
+        return request.requester
+
+    def _is_first_long(self, search: Search) -> bool:
+        """Return whether no earlier long search of the same connection goes on."""
+        if search.peer is None:
+            return False
+        first = self._long.setdefault(search.peer, search)
+        if getgeneratorstate(first.lookup) == GEN_CLOSED:
+            first = self._long[search.peer] = search
+        return first is search
+
+
+def _connection_of(call: Call[Any]) -> Requester:
+    return Requester(call.peer, call.peer)
+
 
 HELD_BYTES_MAX: Final = 32 << 20
 """The search that goes on alone may add its own result, up to 16 MiB."""
