@@ -36,7 +36,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 
 WARM_COUNT: Final = 24
-COUNTED: Final = 12
+COUNTED: Final = 40
 TOPIC: Final = "STEPS"
 BORN_MS: Final = 1_700_000_000_000
 ENCODER: Final = FrameEncoder()

@@ -9,12 +9,12 @@ from steps import Recorder, Steps, record_journeys
 from cometmq.broker.native import IS_BUILT
 
 LIMITS: Final = {
-    "native send": Steps(50, 25),
-    "native pull": Steps(55, 19),
-    "send": Steps(91, 42),
-    "pull": Steps(107, 44),
-    "commit offset": Steps(82, 30),
-    "create topic": Steps(304, 62),
+    "native send": Steps(35, 20),
+    "native pull": Steps(34, 13),
+    "send": Steps(85, 39),
+    "pull": Steps(94, 40),
+    "commit offset": Steps(69, 26),
+    "create topic": Steps(289, 59),
 }
 """These numbers only go down."""
 

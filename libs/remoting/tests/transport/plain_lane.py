@@ -159,7 +159,7 @@ class NoLane:
     def stage(self, _peer: Any, _data: bytes, _count_max: int) -> None:
         return
 
-    def sends(self) -> tuple[Any, int | None] | None:
+    def sends(self, count_max: int) -> tuple[Any, int | None, int] | None:
         return None
 
     def sends_failed(self, _fault: BaseException) -> None:
@@ -210,8 +210,8 @@ class PlainLane(NoLane):
         count = self._stage(peer, data, count_max)
         return None if count < 0 else [(count, 0, 0, len(data))]
 
-    def sends(self) -> tuple[Any, int | None] | None:
-        return self, None
+    def sends(self, count_max: int) -> tuple[Any, int | None, int] | None:
+        return self, None, count_max
 
     def stage_chunk(self, peer: Any, data: bytes, count_max: int) -> int:
         """Stage a chunk for `PythonSockets`."""

@@ -212,7 +212,7 @@ async def test_answers_held_for_a_peer_that_does_not_read_end_it(
     for call in held:
         call.answer(ANSWER)
         if len(held) % 10 == 0:
-            server.flush()
+            server.writes.flush()
 
     await eventually(lambda: not server.peers)
     assert server.stats().overflow_closed == 1

@@ -170,8 +170,8 @@ class World:
             count_max -= 1
         return parts
 
-    def sends(self) -> tuple[Any, None]:
-        return self, None
+    def sends(self, count_max: int) -> tuple[Any, None, int]:
+        return self, None, count_max
 
     def stage_chunk(self, peer: Any, data: bytes, count_max: int) -> int:
         """Stage a chunk for `PythonSockets`."""

@@ -33,7 +33,7 @@ class LoneLane(PlainLane):
 
     chunk_count = 0
 
-    def sends(self) -> None:
+    def sends(self, count_max: int) -> None:
         return
 
     def stage(self, peer: Any, data: bytes, count_max: int) -> Any:

@@ -5,8 +5,6 @@ import sys
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.flow.in_flight import InFlight
@@ -18,7 +16,6 @@ REQUEST = encode_frame(
 )
 LANE_FILES = (
     "direct.py",
-    "direct_answers.py",
     "direct_outlet.py",
     "lane.py",
     "lane_intake.py",
@@ -48,7 +45,7 @@ async def test_without_a_lane_no_code_of_it_runs(
         writer.write(REQUEST * 2)
         await reader.read(4096)
         waiting[0].answer(OK)
-        server.flush()
+        server.writes.flush()
         await reader.read(4096)
         writer.close()
         await eventually(lambda: not server.peers)
@@ -79,34 +76,3 @@ def test_the_account_follows_each_connection_and_their_total() -> None:
 
     account.forget(peers[0])
     assert (one.in_flight, other.in_flight, stats.in_flight) == (0, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("before", "counts", "is_admitted"),
-    [
-        ((0, 0), (2, 2), True),
-        ((2, 0), (1, 2), True),
-        ((2, 0), (2, 1), False),
-        ((3, 2), (0, 1), False),
-    ],
-)
-def test_requests_of_several_connections_count_together_or_not_at_all(
-    before: tuple[int, int], counts: tuple[int, int], is_admitted: bool
-) -> None:
-    stats, peers = TransportStats(), [Peer(), Peer()]
-    account = InFlight(3, 5, stats)
-    for peer, count in zip(peers, before, strict=True):
-        account.add(peer, count)  # type: ignore[arg-type]
-    rows = [(peer, b"") for peer in peers]
-
-    assert account.add_rows(rows, counts, sum(counts)) == is_admitted
-    added = counts if is_admitted else (0, 0)
-    expected = [one + more for one, more in zip(before, added, strict=True)]
-    assert [peer.in_flight for peer in peers] == expected
-    assert stats.in_flight == sum(expected)
-
-    account.answered_rows(
-        [(peer, b"", count) for (peer, _), count in zip(rows, added, strict=True)]
-    )
-    assert [peer.in_flight for peer in peers] == list(before)
-    assert stats.in_flight == sum(before)

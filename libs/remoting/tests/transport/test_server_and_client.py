@@ -388,7 +388,7 @@ async def test_promises_are_kept_before_answers_leave(
 
     def promise(_: None, call: Call[Any]) -> Reply:
         if is_gathering:
-            servers[0].gather()
+            servers[0].writes.gather()
         promised.append(call.code)
         return Reply(body=bytes(body_bytes))
 
@@ -413,7 +413,7 @@ async def test_gathered_answers_of_all_connections_share_one_save(start_server: 
     servers: list[Any] = []
 
     def promise(_: None, call: Call[Any]) -> Reply:
-        servers[0].gather()
+        servers[0].writes.gather()
         served.append(call.code)
         return Reply()
 

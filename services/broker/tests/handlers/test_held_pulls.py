@@ -21,6 +21,7 @@ from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_ONEWAY, RawCommand
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
@@ -61,15 +62,20 @@ def test_a_held_pull_is_answered_by_an_arrival(broker: Broker) -> None:
     assert broker.pending.hold.count == 0
 
 
-async def test_many_woken_pulls_are_answered_over_several_turns(broker: Broker) -> None:
+async def test_many_woken_pulls_are_answered_over_several_turns(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed: list[int] = []
     calls = [pull_call(sys_flag=SUBSCRIPTION | SUSPEND) for _ in range(RESUMES_MAX * 2 + 1)]
 
     def answered() -> int:
         return sum(last_answer(call) is not None for call in calls)
 
+    writes = Writes(asyncio.get_running_loop())
+    writes.is_scheduled = True
+    monkeypatch.setattr(writes, "flush", lambda: flushed.append(answered()))
     broker.driver.turn.wake.calls.clear()
-    Arrivals(broker, lambda: flushed.append(answered()))
+    Arrivals(broker, writes)
     for call in calls:
         assert ask(broker, call) is None
     flushed.clear()

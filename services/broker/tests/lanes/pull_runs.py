@@ -259,9 +259,9 @@ def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
     if direct is None:
         return lambda: 0
     sockets = CountingSockets(direct.sockets)
-    direct.sockets = direct.answers.sockets = sockets
+    direct.sockets = sockets
     # It takes native sockets only.
-    direct.answers.reply = lambda *_: None  # type: ignore[method-assign]
+    direct.reply = lambda *_: None  # type: ignore[method-assign]
     return lambda: sockets.shared_count
 
 

@@ -122,6 +122,19 @@ CASES = {
 }
 
 
+class LeavesSends:
+    """A lane that leaves all sends to `stage`, because `Sockets` takes only a native object."""
+
+    def __init__(self, lane: Any) -> None:
+        self._lane = lane
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lane, name)
+
+    def sends(self, count_max: int) -> None:
+        """Leave them."""
+
+
 class Panicking:
     """Native code that panics in one of its methods."""
 
@@ -136,9 +149,6 @@ class Panicking:
         if name == "keep_halves":
             return lambda answers: found(answers._native)
         return found
-
-    def sends(self) -> None:
-        """Leave all sends to `stage`, because `Sockets` takes no other object for the lane."""
 
     def _panic(self, *_: Any, **__: Any) -> None:
         from cometmq import accel  # optional
@@ -181,16 +191,17 @@ def run(
             if panics_in == "sends":
                 assert broker.direct is not None
                 faulty = FaultySockets(broker.direct.sockets)
-                broker.direct.sockets = broker.direct.answers.sockets = faulty
+                broker.direct.sockets = faulty
                 # It takes native sockets only.
-                broker.direct.answers.reply = lambda *_: None  # type: ignore[method-assign]
+                broker.direct.reply = lambda *_: None  # type: ignore[method-assign]
             else:
                 runs = broker.lane._runs
                 runs._runs = Panicking(runs._runs, panics_in)  # type: ignore[assignment]
                 panicking = Panicking(broker.lane._native, panics_in)
                 broker.lane._native = panicking  # type: ignore[assignment]
-                runs._answers._native = panicking  # type: ignore[assignment]
-                broker.lane.sends = panicking.sends  # type: ignore[method-assign]
+                runs._native = panicking  # type: ignore[assignment]
+                if broker.direct is not None:
+                    broker.direct._lane = LeavesSends(broker.lane)
         wires: list[Any] = []
         connect = broker.connect
 

@@ -1,34 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends that are alone in their turn of the loop are stored and answered at once."""
 
-import asyncio
-import socket
-import struct
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.app import BrokerApp
+from cometmq.broker.lanes.lane import BrokerLane
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.peers.long_forms import examples, seeds
-from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.direct_answers import DirectAnswers
-from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.settings import load
-from cometmq.store.writer import Writer
+from cometmq.remoting.transport.direct import DirectIO
+from cometmq.store.writing.append import Appender
 from cometmq.testing.broker.scripted import frames_of
-from cometmq.testing.broker.scripts import frame
 
 from .send_runs import CASES, play_alone, play_together, run
-from .send_script import TOPIC, Script
+from .send_script import Script
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -37,25 +24,25 @@ SENDS = 200
 
 def without_shortcut(patch: pytest.MonkeyPatch) -> None:
     """Store each run at the end of the turn, and send answers as rows."""
-    put_run = StoreDriver.put_run
+    put = BrokerLane.put
 
-    def put_later(driver: StoreDriver, *run: Any, at_once: bool) -> None:
-        put_run(driver, *run)
+    def put_later(lane: BrokerLane, *run: Any, at_once: bool = False) -> Any:
+        return put(lane, *run)
 
-    patch.setattr(StoreDriver, "put_run", put_later)
-    patch.setattr(DirectAnswers, "reply", lambda *_: None)
+    patch.setattr(BrokerLane, "put", put_later)
+    patch.setattr(DirectIO, "reply", lambda *_: None)
 
 
 def stored_runs(patch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the size of each run that is stored at once."""
     counts: list[int] = []
-    store_run = Writer.store_run
+    take_run = Appender.take_run
 
-    def counted(writer: Writer, source: Any, count: int, written: Any) -> Any:
+    def counted(appender: Appender, source: Any, count: int) -> Any:
         counts.append(count)
-        return store_run(writer, source, count, written)
+        return take_run(appender, source, count)
 
-    patch.setattr(Writer, "store_run", counted)
+    patch.setattr(Appender, "take_run", counted)
     return counts
 
 
@@ -93,49 +80,3 @@ def test_disturbances_have_the_same_effects_as_at_the_end_of_a_turn(name, seed, 
         later = play()
     at_once = play()
     assert at_once == later
-
-
-def exchange(sock: socket.socket, first: int, count: int) -> None:
-    """Send messages, each after the answer to the one before."""
-    for number in range(first, first + count):
-        ext = {
-            "a": "g", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0",
-            "g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{number:032X}", "j": "0",
-            "k": "false", "m": "false",
-        }  # fmt: skip
-        sock.sendall(frame(310, ext, b"body", opaque=number))
-        with sock.makefile("rb", buffering=0) as stream:
-            (size,) = struct.unpack(">i", stream.read(4))
-            while size:
-                size -= len(stream.read(size))
-
-
-@pytest.mark.parametrize(("flush", "calls_max"), [("ASYNC_FLUSH", 54), ("SYNC_FLUSH", 120)])
-async def test_a_lone_send_costs_few_functions_of_python(
-    flush: str, calls_max: int, tmp_path: Path
-) -> None:
-    given = {
-        "listenPort": "0", "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1",
-        "storePathRootDir": str(tmp_path), "flushDiskType": flush,
-    }  # fmt: skip
-    loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given)
-    broker = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
-    await broker.start()
-    broker.broker.tables.topics.create(TOPIC, queue_nums=4)
-    host, _, port = broker.addresses[0].rpartition(":")
-    calls = 0
-
-    def note(code: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call" and "/cometmq/" in code.f_code.co_filename
-
-    run_there: Callable[..., Any] = asyncio.get_running_loop().run_in_executor
-    with socket.create_connection((host, int(port))) as sock:
-        await run_there(None, exchange, sock, 0, 20)
-        sys.setprofile(note)  # of this thread
-        try:
-            await run_there(None, exchange, sock, 20, SENDS)
-        finally:
-            sys.setprofile(None)
-    await broker.stop()
-    assert calls / SENDS < calls_max

@@ -295,7 +295,7 @@ def test_after_a_panic_handlers_serve_all_pulls_and_sends():
         peer.data_received(data)
         assert peer.is_open
         assert broker.lane.pull_count - before == 2 * count
-        assert (broker.lane.sends() is None) is panics
+        assert (broker.lane.sends(100) is None) is panics
         assert (broker.lane.stage(cast("LanePeer", peer), data, 100) is None) is panics
         return answers_of(wire, root), count
 

@@ -2,7 +2,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from cometmq.broker.lanes.run_answers import _call
+from cometmq.broker.lanes.send_runs import _call
 from cometmq.broker.statistics.refused import (
     ENTRIES_MAX,
     PAUSE_MS,

@@ -123,7 +123,9 @@ def encode_changes(
     log_end: int | None = None,
 ) -> bytes:
     """Return the payload of an entry; the changes are JSON."""
-    members = [b'"%b":%b' % (table.encode(), change) for table, change in changes]
+    members: list[bytes] = []
+    for table, change in changes:  # a comprehension would cost a call
+        members.append(b'"%b":%b' % (table.encode(), change))
     if log_end is not None:
         members.append(b'"%b":%d' % (_LOG_END.encode(), log_end))
     if position is not None:

@@ -50,16 +50,13 @@ class RedoLog:
         self._disk = disk
         self._folder = folder
         self._file_bytes = file_bytes
+        self.payload_bytes_max = file_bytes - _HEAD.size
+        """Maximum size of a record's payload, since a record never spans two files."""
         self._starts = sorted(int(name) for name in disk.names(folder) if name.isdigit())
         self._file: DiskFile | None = None
         self._position = 0  # append position in the last file
         self.cut: Cut | None = None
         """The place where the last `replay` or `records` ended, if bytes follow it."""
-
-    @property
-    def payload_bytes_max(self) -> int:
-        """Maximum size of a record's payload, since a record never spans two files."""
-        return self._file_bytes - _HEAD.size
 
     @property
     def size_bytes(self) -> int:
@@ -144,7 +141,7 @@ class RedoLog:
     def append(self, kind: int, payload: bytes) -> None:
         """Append a record; if this raises DiskError, the record was not appended."""
         assert self._file is not None
-        assert self.has_room(len(payload))
+        assert self._position + _HEAD.size + len(payload) <= self._file_bytes
         start = self._starts[-1]
         check = _check_sum(start + self._position, kind, payload)
         self._file.write(self._position, [_HEAD.pack(len(payload), check, kind), payload])

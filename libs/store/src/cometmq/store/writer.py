@@ -19,7 +19,6 @@ from cometmq.store.results import Counters, PutDone, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition, Conditions
-from cometmq.store.writing.runs import RunSource
 
 WRITE_BYTES: Final = 1 << 20
 """As soon as the collected records have this size, a step writes them, which takes 2 to 4 ms."""
@@ -117,7 +116,7 @@ class Writer:
         batch = yield from self.appender.place_alone(messages, done)
         if batch is None or self._write_state.refusals:
             self.placing = None
-            return self._store(batch)
+            return self.store(batch)
         # From here on, the batch counts as written: records may not be left after the log's end.
         try:
             for offset, records in parts_to_write(batch):
@@ -142,20 +141,12 @@ class Writer:
         """
         if self.placing is not None:
             self.placing.finish()
-        return self._store(self.appender.take(bytes_max), written)
+        return self.store(self.appender.take(bytes_max), written)
 
-    def store_run(
-        self, source: RunSource, count: int, written: Callable[[Batch], None]
-    ) -> Batch | None:
-        """Store all requests of a source, as `put_run` and `commit` would.
-
-        Nothing else may be staged, and no large unit may be being placed.
-        """
-        return self._store(self.appender.take_run(source, count), written)
-
-    def _store(
+    def store(
         self, batch: Batch | None, written: Callable[[Batch], None] | None = None
     ) -> Batch | None:
+        """Store what the appender has placed, and answer its puts; see `commit`."""
         if batch is None:
             return None
         if self.appender.refusal is not None:

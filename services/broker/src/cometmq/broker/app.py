@@ -330,12 +330,12 @@ class BrokerApp:
         )
         self._server = server
         broker.process.unread_bytes = lambda: server.unread_bytes
-        broker.driver.turn.noted.connect(server.gather)
+        broker.driver.turn.noted.replace(server.writes.gather)
         lane = open_lane(broker)
         server.use_lane(lane, None if lane is None else accel.Sockets())
         if (engine := open_tls(settings)) is not None:
             server.use_tls(engine)
-        Arrivals(broker, server.flush)
+        Arrivals(broker, server.writes)
         broker.driver.turn.took_long.connect(server.charge)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):

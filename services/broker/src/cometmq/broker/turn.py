@@ -30,6 +30,11 @@ class Signal(Generic[P]):
         for call in self.calls:
             call(*args, **kwargs)
 
+    def replace(self, call: Callable[P, object]) -> None:
+        """Call only this function from now on."""
+        self.calls.clear()
+        self.connect(call)
+
     def connect(self, call: Callable[P, object]) -> None:
         self.calls.append(call)
         self.fire = call if len(self.calls) == 1 else self.__call__

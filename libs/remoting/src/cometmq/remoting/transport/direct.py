@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct input: the loop reads many sockets with one call.
+"""Direct I/O: the loop reads and writes many sockets with one call each.
 
 With one request in flight per connection, each message would take a read, a write and more than
 twenty Python calls around them. Direct input reads from all readable sockets, answers their plain
-pulls and stages their plain sends with one call. Direct output (`direct_answers.py`) sends all
-answers of a commit, or all answers to these pulls, with one call.
+pulls and stages their plain sends with one call. Direct output sends all answers of a commit, or
+all answers to these pulls, with one call.
 
 Invariants
     - The transport owns the connection: it accepts it, closes it, and sends the output that the
@@ -22,22 +22,23 @@ Hot path: `_read` runs once per turn of the loop, its loops once per connection.
 
 import asyncio
 import select
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
-from cometmq.remoting.transport.direct_answers import DirectAnswers
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.transport.loans import Settled
 from cometmq.remoting.transport.peer.direct_outlet import NO_FD
 from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.sockets import (
     AnsweredChunks,
+    AnswerRow,
     Chunk,
     Pulling,
-    Sending,
     Sockets,
     Staged,
 )
@@ -61,6 +62,15 @@ single sender; the same applies to sends.
 """
 
 
+class Replies(Protocol):
+    """Successful answers of a lane that are not encoded yet."""
+
+    def send(self, sockets: Any) -> tuple[Settled, Any]:
+        """Encode the answers and write them to the sockets; return the result of the writes, and
+        the figures that the lane has to count.
+        """
+
+
 class DirectIO:
     """The connections of one server that are read and written directly."""
 
@@ -78,7 +88,12 @@ class DirectIO:
         self._pull_reads = 0  # further reads in which pulls are expected
         self._send_reads = 0  # and sends
         self._skipped_rereads = 0
-        self.answers = hub.writes.direct = DirectAnswers(hub, sockets, in_flight)
+        self.rows: list[AnswerRow] = []
+        """Encoded answers that are not sent yet; they are sent at the end of this turn of the loop
+        or earlier.
+        """
+        self._is_in_turn = False  # while a read is served; a commit follows it
+        hub.writes.direct = self
 
     def join(self, peer: LanePeer, transport: asyncio.Transport) -> None:
         """Read and write a connection directly from now on, if its transport has a socket."""
@@ -133,28 +148,27 @@ class DirectIO:
         further turn of the loop costs more than another read. If all connections are read directly,
         the sends of this read are committed and answered in the same turn.
         """
-        stats = self._hub.stats
+        hub, stats, sending = self._hub, self._hub.stats, None
         last, is_reread = stats.requests + READ_ON_MAX, False
         while self._epoll is not None and stats.requests <= last:
+            if self._send_reads:
+                self._send_reads -= 1
+                sending = self._lane.sends(hub.turns.calls_max * FRAMES_PER_CALL)
             chunks, ended, answered, staged = self.sockets.receive(
                 epoll,
                 self._peers,
                 EVENTS_MAX,
                 self._pulling() if self._pull_reads else None,
-                self._sending() if self._send_reads else None,
+                sending,
             )
             if self._secured_count:
                 stats.bytes_received += self.sockets.take_overhead()
             reads_on = answered is not None and self._note_answered(answered)
             for peer in ended:
                 self.stop_reading(peer)
-                self._hub.ends.add(peer, peer.input_ended)
+                hub.ends.add(peer, peer.input_ended)
             if staged is not None or chunks:
-                self.answers.is_in_turn = True
-                try:
-                    self._serve_turn(chunks, staged)
-                finally:
-                    self.answers.is_in_turn = False
+                self._serve_turn(chunks, staged)
                 return
             if not reads_on:
                 if is_reread and answered is None:
@@ -163,11 +177,7 @@ class DirectIO:
             if self._skipped_rereads:
                 self._skipped_rereads -= 1
                 return
-            is_reread = True
-
-    def _has_all(self) -> bool:
-        """Return whether all connections of the server are read directly."""
-        return len(self._peers) == len(self._hub.peers)
+            sending, is_reread = None, True
 
     def serve(self, chunks: list[Chunk]) -> None:
         """Serve chunks received on several connections, one each, without reading from their
@@ -176,8 +186,10 @@ class DirectIO:
         first = 0
         while first < len(chunks):
             has_sends = any(peer.habit == SENDS for peer, _ in chunks[first:])
+            frames_max = self._hub.turns.calls_max * FRAMES_PER_CALL
+            sending = self._lane.sends(frames_max) if has_sends else None
             first, left, answered, staged = self.sockets.take_rows(
-                chunks, first, self._pulling(), self._sending() if has_sends else None
+                chunks, first, self._pulling(), sending
             )
             if answered is not None:
                 self._note_answered(answered)
@@ -211,16 +223,8 @@ class DirectIO:
             max(0, min(frames_max, in_flight.total_max - hub.stats.in_flight)),
             in_flight.one_max - frames_max,
             room,
-            not (self.answers.rows or hub.writes.before.is_needed),
+            not (self.rows or hub.writes.must_prepare),
         )
-
-    def _sending(self) -> Sending | None:
-        """Return the arguments with which `Sockets` stages sends; None if handlers must serve
-        them.
-        """
-        self._send_reads -= 1
-        sends = self._lane.sends()
-        return None if sends is None else (*sends, self._hub.turns.calls_max * FRAMES_PER_CALL)
 
     def _note_answered(self, answered: AnsweredChunks) -> bool:
         """Send the answers that native code has kept, and count all answers; return whether more
@@ -240,10 +244,10 @@ class DirectIO:
                 {"message": "answered pulls cannot be counted", "exception": error}
             )
         if is_kept:
-            if self.answers.rows:
-                self.answers.flush()
+            if self.rows:
+                self.flush()
             else:
-                hub.writes.before.run()
+                hub.writes.prepare()
             more_bytes, more = self.sockets.send_answers()
             sent_bytes += more_bytes
             unsent += more
@@ -259,26 +263,26 @@ class DirectIO:
 
     def _serve_turn(self, chunks: list[Chunk], staged: Staged | None) -> None:
         """Serve the bytes read in this turn of the loop; the lane stores their sends."""
-        # Nothing that this turn of the loop reads later could share a commit with these sends.
-        if staged is not None and not chunks and (staged[1] == 1 or self._has_all()):
-            self._serve(chunks, staged, at_once=True)
-            return
-        self._lane.begin_turn()
+        self._is_in_turn = True
         try:
-            self._serve(chunks, staged)
-        finally:
-            self._lane.end_turn()
-
-    def _serve(self, chunks: list[Chunk], staged: Staged | None, *, at_once: bool = False) -> None:
-        if staged is not None:
+            # With one request, or if all connections are read here, nothing that this turn of the
+            # loop reads later could share a commit with these sends.
+            are_all = len(self._peers) == len(self._hub.peers)
+            if staged is not None and not chunks and (staged[1] == 1 or are_all):
+                for peer, data in self._accept(staged, at_once=True):
+                    self._serve_one(peer, data)
+                return
+            self._lane.begin_turn()
             try:
-                is_accepted = self._accept(staged, at_once=at_once)
-            except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
-                for peer, _ in staged[0]:
-                    self._abort(peer, error)
-            else:
-                if not is_accepted:
-                    chunks = [*chunks, *staged[0]]
+                self._serve(chunks, staged)
+            finally:
+                self._lane.end_turn()
+        finally:
+            self._is_in_turn = False
+
+    def _serve(self, chunks: list[Chunk], staged: Staged | None) -> None:
+        if staged is not None:
+            chunks = [*chunks, *self._accept(staged)]
         for peer, data in chunks:
             self._serve_one(peer, data)
 
@@ -288,30 +292,43 @@ class DirectIO:
         except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
             self._abort(peer, error)
 
-    def _accept(self, staged: Staged, *, at_once: bool) -> bool:
-        """Let the lane accept staged sends; return False if handlers must serve them."""
+    def _accept(self, staged: Staged, *, at_once: bool = False) -> Sequence[Chunk]:
+        """Let the lane accept staged sends; return the chunks that handlers must serve."""
         rows, count, staged_bytes, answer_counts, fault = staged
         lane, in_flight, stats = self._lane, self._in_flight, self._hub.stats
         self._send_reads = EXPECTED_READS
         if fault is not None:
             lane.sends_failed(fault)
-            return False
-        if not in_flight.add_rows(rows, answer_counts, count):
+            return rows
+        total, most = stats.in_flight + count, in_flight.one_max
+        is_above = total > in_flight.total_max
+        if total > most:  # otherwise no connection can exceed its limit
+            pairs = zip(rows, answer_counts, strict=True)
+            is_above = is_above or any(row[0].in_flight + more > most for row, more in pairs)
+        if is_above:
             lane.drop()
-            return False
-        for peer, data in rows:
+            return rows
+        for (peer, data), more in zip(rows, answer_counts, strict=True):
+            peer.in_flight += more
+            stats.in_flight += more
             peer.intake.uncharged_bytes += len(data)
             peer.has_received = True
             stats.bytes_received += len(data)
-        if lane.put(count, staged_bytes, at_once=at_once) is None:
-            in_flight.add_rows(rows, [-one for one in answer_counts], -count)
-            for peer, data in rows:
-                peer.intake.uncharged_bytes -= len(data)
-                stats.bytes_received -= len(data)
-            lane.drop()
-            return False
-        stats.requests += count
-        return True
+        try:
+            if lane.put(count, staged_bytes, at_once=at_once) is not None:
+                stats.requests += count
+                return ()
+        except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
+            for peer, _ in rows:
+                self._abort(peer, error)
+            return ()
+        for (peer, data), more in zip(rows, answer_counts, strict=True):
+            peer.in_flight -= more
+            stats.in_flight -= more
+            peer.intake.uncharged_bytes -= len(data)
+            stats.bytes_received -= len(data)
+        lane.drop()
+        return rows
 
     def _abort(self, peer: LanePeer, error: Exception) -> None:
         """End a connection after a bug, as its transport would."""
@@ -319,3 +336,52 @@ class DirectIO:
             {"message": "received data cannot be served", "exception": error, "protocol": peer}
         )
         peer.abort()
+
+    # The answers of a lane
+
+    def reply_rows(self, rows: Sequence[AnswerRow]) -> None:
+        """Send the encoded answers of a lane: during a read now, otherwise at the end of this turn
+        of the loop.
+        """
+        stats, is_any = self._hub.stats, False
+        for row in rows:
+            peer, data, count = row
+            if peer.direct_fd < 0 or peer.is_dirty:
+                peer.reply_encoded(data, count)
+            else:
+                peer.in_flight -= count
+                stats.in_flight -= count
+                self.rows.append(row)
+                is_any = True
+        if self._is_in_turn:
+            self.flush()
+        elif is_any:
+            self._hub.writes.schedule()
+
+    def reply(self, replies: Replies) -> Any:
+        """Send answers at once, and return the figures that the lane has to count.
+
+        Return None, with nothing done, if they must wait for other answers or for the tables.
+        """
+        hub = self._hub
+        if self.rows or hub.writes.must_prepare:
+            return None
+        (count, sent_bytes, rest), counts = replies.send(self.sockets)
+        hub.stats.in_flight -= count
+        hub.stats.bytes_sent += sent_bytes
+        if rest:
+            rest[0][0].settle((0, 0, rest))
+        return counts
+
+    def flush(self) -> None:
+        """Send the answers in `rows` now."""
+        if not self.rows:
+            return
+        rows, self.rows = self.rows, []
+        if self._hub.writes.must_prepare:
+            self._hub.writes.prepare()
+        sent_bytes, unsent = self.sockets.send_rows(rows)
+        self._hub.stats.bytes_sent += sent_bytes
+        for index, rest in unsent:
+            peer, data, _ = rows[index]
+            peer.outlet.write_rest(data if rest is None else rest, is_sealed=rest is not None)

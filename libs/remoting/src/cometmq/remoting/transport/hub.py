@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.flow.before_write import BeforeWrite
 from cometmq.remoting.transport.flow.budget import TURN_BYTES, UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.ends import Ends
@@ -56,7 +55,7 @@ class Hub(Generic[PeerT]):
         self.stats = TransportStats()
         server = settings if isinstance(settings, ServerSettings) else None
         connections_max = 0 if server is None else server.connections_max
-        self.writes = Writes(self.loop, BeforeWrite(before_write, save))
+        self.writes = Writes(self.loop, before_write, save)
         self.turns = Turns(self.loop, settings.calls_per_turn_max)
         self.ends = Ends(self.loop)
         self.handshakes = Handshakes(self.loop, connections_max)

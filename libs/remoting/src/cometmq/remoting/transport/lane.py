@@ -78,9 +78,9 @@ class Lane(Protocol):
         part. Return None, with nothing staged, if handlers must serve the whole chunk.
         """
 
-    def sends(self) -> tuple[Any, int | None] | None:
-        """Return the lane's arguments with which `Sockets` stages sends of several connections in
-        this turn.
+    def sends(self, count_max: int) -> tuple[Any, int | None, int] | None:
+        """Return the arguments with which `Sockets` stages sends of several connections in this
+        turn, at most `count_max` of a chunk.
 
         Return None if handlers must serve them.
         """
@@ -91,10 +91,10 @@ class Lane(Protocol):
     def put(self, count: int, staged_bytes: int, *, at_once: bool = False) -> int | None:
         """Accept the next staged requests; return how many of them will be answered.
 
-        With `at_once`, these are all staged requests, and they are stored before this call returns,
-        unless other requests are waiting to be stored, too. Return None, with nothing accepted, if
-        the server has changed or become busy since the requests were staged; handlers then serve
-        them.
+        With `at_once`, these are all staged requests, and no other request was served since `sends`
+        was called; they are stored before this call returns, unless other requests are waiting to
+        be stored, too. Return None, with nothing accepted, if the server has changed or become busy
+        since the requests were staged; handlers then serve them.
         """
 
     def answer(self, first: int, count: int, room: int) -> Answered:
@@ -133,15 +133,11 @@ class Lane(Protocol):
         """Store the requests accepted since `begin_turn`, now or in a later turn of the loop."""
 
 
-class Direct(Protocol):
-    """The part of `DirectIO` that a connection and the hub use."""
+class Direct(DirectOutput, Protocol):
+    """The part of `DirectIO` that a connection uses."""
 
     sockets: Any
     """Reads and writes the sockets; see `Sockets`."""
-
-    @property
-    def answers(self) -> DirectOutput:
-        """Writes the answers of the lane."""
 
     def join(self, peer: Any, transport: asyncio.Transport) -> None:
         """Read and write a connection directly from now on, if its transport has a socket."""

@@ -65,7 +65,7 @@ class LanePeer(ServerPeer):
     ) -> None:
         self.lane = lane
         self.direct = direct
-        self.reply_rows = _reply_each if direct is None else direct.answers.reply_rows
+        self.reply_rows = _reply_each if direct is None else direct.reply_rows
         self.is_limited = dispatcher.is_limited
         self.fd = NO_FD
         """The socket, while it is read and written directly; see `DirectIO`."""
@@ -94,7 +94,7 @@ class LanePeer(ServerPeer):
     def close(self) -> None:
         """Close the connection after its pending output is sent."""
         if self.direct is not None:
-            self.direct.answers.flush()
+            self.direct.flush()
         super().close()
         self.leave_direct()
 
@@ -176,13 +176,13 @@ class LanePeer(ServerPeer):
         It may not with `before_write`: this function must decide, at the time of the write, whether
         answers may be sent.
         """
-        before_write = self._hub.writes.before
-        if self.direct is None or before_write.check is not None:
+        writes = self._hub.writes
+        if self.direct is None or writes.check is not None:
             return False
-        if self.direct.answers.rows:
-            self.direct.answers.flush()
-        if before_write.is_gathering:
-            before_write.run()
+        if self.direct.rows:
+            self.direct.flush()
+        if writes.is_gathering:
+            writes.prepare()
         return True
 
     def settle(self, settled: Settled) -> None:

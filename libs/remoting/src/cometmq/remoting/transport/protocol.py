@@ -169,10 +169,10 @@ class PeerProtocol(asyncio.Protocol):
         self.outlet.block()
 
     def resume_writing(self) -> None:
-        """Serve the backlog, then resume reading."""
+        """Serve the requests that wait, then resume reading."""
         self.outlet.unblock()
-        # The backlog goes first: it was received before the bytes in the socket.
-        self.intake.serve_backlog()
+        # They go first: they were received before the bytes in the socket.
+        self.intake.serve_waiting()
         self.reading.resume()
 
     # -- the handlers' side: Peer -----------------------------------------------------------

@@ -26,6 +26,7 @@ from cometmq.remoting.transport.dispatch import (
 from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.flow.reading import LEAVING
 from cometmq.remoting.transport.flow.walk import Walk
+from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
@@ -90,8 +91,8 @@ class Server(Generic[ContextT]):
 
         - `refused` for each request that is refused with an error
         - `before_write` before each write of answers to a connection
-        - `save` once, before the first write after `gather`; it must make the changes durable that
-          the answers acknowledge
+        - `save` once, before the first write after `writes.gather()`; it must make the changes
+          durable that the answers acknowledge
         - `release_memory` on a thread, some time after much unread output has been freed; it may
           return the memory to the system
         """
@@ -135,14 +136,6 @@ class Server(Generic[ContextT]):
         watched = self._gate.watched
         found = {} if watched is None else watched.expiries_s
         return {f"tls.server.{name}": expiry_s for name, expiry_s in found.items()}
-
-    def gather(self) -> None:
-        """Hold all answers until the end of this turn of the loop, and call `save` before sending
-        them.
-
-        One call to `save` then covers the answers to all connections.
-        """
-        self._hub.writes.before.gather()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -226,9 +219,13 @@ class Server(Generic[ContextT]):
         self._hub.charge(spent_s)
 
     @property
-    def flush(self) -> Callable[[], None]:
-        """Sends all pending answers now."""
-        return self._hub.writes.flush  # called for each commit, so without a method in between
+    def writes(self) -> Writes:
+        """The pending answers of all connections.
+
+        After `writes.gather()`, they wait for the end of this turn of the loop, and for one
+        call of `save`.
+        """
+        return self._hub.writes  # used for each commit, so without methods in between
 
     def stats(self) -> TransportStats:
         """Return a copy of the counters, with the present values of the gauges."""
@@ -266,7 +263,7 @@ class Server(Generic[ContextT]):
             self._check_timer.cancel()
             self._check_timer = None
         await self._tasks.drain(drain_ms / 1000)
-        self.flush()
+        self._hub.writes.flush()
         left_ms = int((end_s - self._hub.loop.time()) * 1000)
         await self._hub.close(max(left_ms, min(drain_ms, ANSWERS_MS)))
         if self._direct is not None:

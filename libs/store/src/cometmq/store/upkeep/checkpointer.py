@@ -156,7 +156,7 @@ class Checkpointer:
 
     def note_commit(self, batch: Batch) -> None:
         """Record which queues a commit has changed."""
-        self.unsaved.note(batch.touched)
+        self.unsaved.queues.update(dict.fromkeys(batch.touched))  # `note`, without a call
         self._timestamp = max(self._timestamp, batch.store_timestamp)
         self.catch_up.is_pressed = False  # checkpoints must not delay senders
         self.dispatched_offset = batch.end

@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
+import msgspec
+
 from cometmq.remoting.message.ids import host_hex, offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, encode_blank, encode_record, weight_of
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, QUEUE_ID_MAX
@@ -61,36 +63,22 @@ record and its keys are appended.
 """
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """The messages of one commit, placed and encoded."""
 
-    __slots__ = (
-        "end",
-        "file_end",
-        "is_large",
-        "keys",
-        "message_count",
-        "refused",
-        "results",
-        "segments",
-        "start",
-        "store_timestamp",
-        "touched",
-    )
-
-    def __init__(self, start: int, file_end: int, store_timestamp: int) -> None:
-        self.start = self.end = start
-        self.file_end = file_end
-        self.store_timestamp = store_timestamp
-        self.message_count = 0
-        self.is_large = False
-        """Whether the batch is a large unit, whose keys are indexed in steps."""
-        self.segments: list[tuple[int, list[bytes]]] = [(start, [])]
-        """The records for each file, with the physical offset of the first one."""
-        self.touched: list[ConsumeQueue] = []
-        self.keys: list[Keys] = []
-        self.results: list[tuple[PutDone, bool, PutResult]] = []
-        self.refused: list[tuple[PutDone, PutStatus]] = []
+    start: int
+    end: int
+    file_end: int
+    store_timestamp: int
+    segments: list[tuple[int, list[bytes]]]
+    """The records for each file, with the physical offset of the first one."""
+    message_count: int = 0
+    is_large: bool = False
+    """Whether the batch is a large unit, whose keys are indexed in steps."""
+    touched: list[ConsumeQueue] = []
+    keys: list[Keys] = []
+    results: list[tuple[PutDone, bool, PutResult]] = []
+    refused: list[tuple[PutDone, PutStatus]] = []
 
     def undo(self) -> None:
         """Release the queue offsets of the messages, because the messages were not written."""
@@ -254,7 +242,7 @@ class Appender:
         if now_ms > self._now_ms or self._now_ms - now_ms > CLOCK_STEP_MS:
             self._now_ms = now_ms
         file_end = end + self._file_size - (end - files.first) % self._file_size
-        return Batch(end, file_end, self._now_ms)
+        return Batch(end, end, file_end, self._now_ms, [(end, [])])
 
     def _place(self, batch: Batch, pending: Sequence[_Put]) -> None:
         queues, body_bytes_max = self._queues, self._body_bytes_max

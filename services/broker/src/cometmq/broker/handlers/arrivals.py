@@ -6,7 +6,6 @@ Before that, record filters of held pulls are tested against the new messages.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -14,6 +13,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.handlers.pull import matching, resume
 from cometmq.broker.hold import HeldPull
+from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.store.results import GetResult, GetStatus
 
 RESUMES_MAX: Final = 64
@@ -29,10 +29,10 @@ class Arrivals:
     RESUMES_MAX, so that other requests, above all the send itself, need not wait for all pulls.
     """
 
-    def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
-        """`flush` sends pending answers. Call this on the running loop."""
+    def __init__(self, broker: Broker, writes: Writes) -> None:
+        """`writes` are the pending answers. Call this on the running loop."""
         self._broker = broker
-        self._flush = flush
+        self._writes = writes
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         broker.store.publisher.listeners.append(broker.pending.hold.note_arrivals)
@@ -42,13 +42,15 @@ class Arrivals:
 
     def _serve(self) -> None:
         hold = self._broker.pending.hold
-        hold.visit_some()
+        if hold.visits:
+            hold.visit_some()
         if hold.ready:
             # The send's answer leaves before the work on woken pulls begins.
-            self._flush()
+            self._writes.flush()
         if hold.ready or hold.unsure:
             _serve_held(self._broker)
-        self._flush()
+        if self._writes.is_scheduled:
+            self._writes.flush()
         if (hold.ready or hold.unsure or hold.visits) and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._go_on)

@@ -92,6 +92,7 @@ class BrokerLane:
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
         self._runs = SendRuns(broker, self._native, self._transactions, self._breaker)
+        self._driver, self._writer = broker.driver, broker.store.writer
         self.begin_turn = broker.driver.begin_turn
         self.end_turn = broker.driver.end_turn
         self.request_count = 0  # sends and ends of transactions accepted since startup
@@ -144,12 +145,13 @@ class BrokerLane:
         """Stage the plain requests of a chunk, but no sends if the broker must inspect each
         send.
         """
-        takes_sends = self._follow() and not self._is_busy()
+        sends = self.sends(count_max)
+        takes_sends = sends is not None
         pulls = None if peer.is_limited else self._pulls.staging()
         if not takes_sends and pulls is None:
             return None
         try:
-            now_ms = None if peer.is_limited else self._transactions.now_ms(self._native)
+            now_ms = None if sends is None or peer.is_limited else sends[1]
             return self._native.stage(
                 data,
                 peer,
@@ -164,12 +166,19 @@ class BrokerLane:
             self._breaker.trip(error)
             return None
 
-    def sends(self) -> "tuple[SendLane, int | None] | None":
-        """Return the native lane and the time; None if the broker must inspect each send."""
-        if not self._follow() or self._is_busy():
+    def sends(self, count_max: int) -> "tuple[SendLane, int | None, int] | None":
+        """Return the native lane, the time, and `count_max`; None if the broker must inspect each
+        send.
+        """
+        if self._native.staged_count > self._runs.count:
+            self.drop()  # an error in the transport has left them
+        if self._groups_version is not self._broker.tables.groups.version:
+            self._native.forget_backs()
+            self._groups_version = self._broker.tables.groups.version
+        if not (self._takes_sends() or (self._follow() and self._takes_sends())):
             return None
         native, transactions = self._native, self._transactions
-        return native, transactions.now_ms(native) if transactions.takes_ends else None
+        return native, transactions.now_ms(native) if transactions.takes_ends else None, count_max
 
     def sends_failed(self, fault: BaseException) -> None:
         self._breaker.trip(fault)
@@ -186,12 +195,12 @@ class BrokerLane:
 
         Return None, and accept nothing, if handlers must serve them.
         """
+        native, runs, driver = self._native, self._runs, self._driver
+        first = runs.count
         # A request between the staged sends of the same chunk may have changed topics or settings,
         # or filled the commit, which has then released all staged sends.
-        broker, native, runs = self._broker, self._native, self._runs
-        first = runs.count
-        is_released = native.staged_count < first + count
-        if is_released or self._has_changed() or self._is_busy():
+        is_released = not at_once and native.staged_count < first + count
+        if is_released or not (at_once or self._takes_sends()):
             return None
         end_count = 0
         if self._transactions.takes_ends:
@@ -205,48 +214,50 @@ class BrokerLane:
             end_count = begun
         runs.count += count
         self.request_count += count
-        broker.driver.put_run(runs, first, count, staged_bytes, at_once=at_once)
+        if at_once and not (first or driver.is_scheduled or self._writer.placing is not None):
+            driver.commit(runs, count)
+        else:
+            driver.put_run(runs, first, count, staged_bytes)
         return count - end_count
 
     def drop(self) -> None:
         """Forget the staged sends that were not accepted."""
         self._native.drop_from(self._runs.count)
 
-    def _follow(self) -> bool:
-        """Forget what depends on changed topics, settings or accounts; return whether to stage."""
-        if self._native.staged_count > self._runs.count:
-            self.drop()  # an error in the transport has left them
-        if self._groups_version is not self._broker.tables.groups.version:
-            self._native.forget_backs()
-            self._groups_version = self._broker.tables.groups.version
-        if not self._has_changed():
-            return not self._breaker.is_open
-        if self._runs.count:
-            return False  # until the commit
-        accounts = self._access.accounts
-        if self._settings is not self._broker.settings or self._accounts is not accounts:
-            native = self._native = _build(self._broker, self._access)
-            self._runs = SendRuns(self._broker, native, self._transactions, self._breaker)
-            self._settings = self._broker.settings
-            self._accounts = accounts
-        self._native.forget()
-        self._topics_version = self._broker.tables.topics.version
-        self._transactions.adopt(self._native)
-        return not self._breaker.is_open
-
-    def _has_changed(self) -> bool:
-        broker, control = self._broker, self._control
-        return (
-            self._settings is not broker.settings
+    def _takes_sends(self) -> bool:
+        """Return whether the lane may take sends now: nothing has changed on which they depend, and
+        the broker has no reason to inspect each of them.
+        """
+        # One function without calls: it runs in each turn.
+        broker, driver, control = self._broker, self._driver, self._control
+        return not (
+            self._breaker.is_open
+            or self._settings is not broker.settings
             or self._topics_version is not broker.tables.topics.version
             or (control is not None and self._accounts is not control.accounts)
+            or broker.config.checks_sends
+            or broker.role.is_diverting
+            or driver.is_full
+            or driver.sends.waiting_count >= self._settings.send_thread_pool_queue_capacity
         )
 
-    def _is_busy(self) -> bool:
-        broker = self._broker
-        capacity = self._settings.send_thread_pool_queue_capacity
-        is_unusual = broker.config.checks_sends or broker.role.is_diverting or broker.driver.is_full
-        return is_unusual or broker.driver.sends.waiting_count >= capacity
+    def _follow(self) -> bool:
+        """Forget what depends on changed topics, settings or accounts; return whether they have
+        changed, and no accepted sends wait for the commit.
+        """
+        broker, accounts = self._broker, self._access.accounts
+        is_outdated = self._settings is not broker.settings or self._accounts is not accounts
+        version = broker.tables.topics.version
+        if self._runs.count or not (is_outdated or self._topics_version is not version):
+            return False
+        if is_outdated:
+            native = self._native = _build(broker, self._access)
+            self._runs = SendRuns(broker, native, self._transactions, self._breaker)
+            self._settings, self._accounts = broker.settings, accounts
+        self._native.forget()
+        self._topics_version = version
+        self._transactions.adopt(self._native)
+        return True
 
 
 def _build(broker: Broker, access: LaneAccess) -> "SendLane":

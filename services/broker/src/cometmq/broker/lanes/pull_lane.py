@@ -38,7 +38,7 @@ from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
 from cometmq.broker.lanes.access import LaneAccess
-from cometmq.broker.limits import is_full
+from cometmq.broker.limits import JOURNAL_BYTES
 from cometmq.broker.native import Breaker, accel
 from cometmq.broker.role import MASTER_ID
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -78,6 +78,7 @@ class BrokerPulls:
         self._breaker = breaker
         self._native = _build(broker, access)
         self._settings = broker.settings
+        self._journal_bytes_max = broker.admission.limits.maximum(JOURNAL_BYTES)
         self._note_versions()
         self._locks_version = broker.clients.locks.version
         self._log = broker.store.commit_log
@@ -181,7 +182,7 @@ class BrokerPulls:
         except accel.PanicException as error:
             self._breaker.trip(error)
             return b"", 0, *native.frame(first), True
-        self._apply(effects)
+        self.pulled(effects, None)
         return data, done, start, end, is_odd
 
     def frame(self, index: int) -> tuple[int, int]:
@@ -193,7 +194,8 @@ class BrokerPulls:
         all pulls.
         """
         native = self.staging()
-        if native is None or not self._broker.tables.offsets.has_room(count_max):
+        offsets = self._broker.tables.offsets  # `has_room`, without a call
+        if native is None or offsets.index.count + count_max > offsets.count_max:
             return None
         return native, self._log.view(), self._budget
 
@@ -201,19 +203,18 @@ class BrokerPulls:
         """Store and count the effects of answered requests; fail after a bug in native code."""
         if fault is not None:
             self._breaker.trip(fault)
-        if effects is not None:
-            self._apply(effects)
-
-    def _apply(self, effects: "PullEffects") -> None:
-        """Store and count the effects of answered requests."""
+        if effects is None:
+            return
         broker = self._broker
         totals, commits, renewed, left, spent_s = effects
         if left < self._budget == TURN_STEPS_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
-        may_commit = commits and broker.role.is_master and not broker.role.is_diverting
-        if may_commit and not is_full(broker.admission.limits, broker.tables.journal):
-            broker.tables.offsets.commit_pulled(commits)
+        if commits and broker.role.is_master and not broker.role.is_diverting:
+            journal, most = broker.tables.journal, self._journal_bytes_max
+            # `limits.is_full`, without asking for the limit again
+            if journal is None or journal.fault or journal.files.redo.size_bytes < most:
+                broker.tables.offsets.commit_pulled(commits)
         if renewed:
             broker.clients.locks.renew(
                 chain.from_iterable(renewed), now_ms=broker.clock.monotonic_ms()
@@ -236,6 +237,7 @@ class BrokerPulls:
         if self._is_outdated():
             self._native = _build(self._broker, self._access)
             self._settings = self._broker.settings
+            self._journal_bytes_max = self._broker.admission.limits.maximum(JOURNAL_BYTES)
             self._note_versions()
         elif self._has_changed():
             self._native.forget()

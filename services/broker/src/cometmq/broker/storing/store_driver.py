@@ -77,7 +77,8 @@ class StoreDriver:
         self._clock = clock
         self._wake = self.turn.wake
         self._loop = asyncio.get_running_loop()
-        self._is_scheduled = False
+        self.is_scheduled = False
+        """Whether a commit of staged messages is due in this turn of the loop or the next one."""
         self._is_in_turn = False
         self._is_committing = False
         self.is_full = False
@@ -96,30 +97,15 @@ class StoreDriver:
     def put(self, message: NewMessage, done: PutDone) -> None:
         """Stage a message for this turn's commit; `done` is called when its outcome is known."""
         staged_bytes = self._writer.put(message, done)
-        if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
+        if not self.is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
 
-    def put_run(
-        self,
-        source: RunSource,
-        first: int,
-        count: int,
-        staged_bytes: int,
-        *,
-        at_once: bool = False,
-    ) -> None:
+    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
         """Stage `count` requests of a source, from number `first` on
         (`cometmq.store.writing.runs`).
-
-        `at_once` says that these are all requests of the source; they are then stored before this
-        call returns, unless other puts are staged.
         """
-        if at_once and not (first or self._is_scheduled or self._writer.placing is not None):
-            self._staged_s = time.perf_counter()
-            self.commit(source, count)
-            return
         staged_bytes = self._writer.put_run(source, first, count, staged_bytes)
-        if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
+        if not self.is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
@@ -169,8 +155,8 @@ class StoreDriver:
                 self._note_commit(placing.batch, began_s)
                 # The last step has answered the batch; the puts that waited have a turn of their
                 # own, because both together take twice as long.
-                self._is_scheduled = bool(self._writer.appender.staged_count)
-                if self._is_scheduled:
+                self.is_scheduled = bool(self._writer.appender.staged_count)
+                if self.is_scheduled:
                     self._loop.call_soon(self._commit_in_turn)
             while self._writer.appender.staged_bytes > STAGED_BYTES_MAX:
                 yield
@@ -181,7 +167,7 @@ class StoreDriver:
     def _commit_some(self) -> None:
         """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones."""
         self.commit(bytes_max=COMMIT_BYTES_MAX)
-        if self._writer.appender.staged_count and not self._is_scheduled:
+        if self._writer.appender.staged_count and not self.is_scheduled:
             self._schedule()
 
     def commit(
@@ -190,10 +176,13 @@ class StoreDriver:
         """Write the staged messages, or the oldest ones up to `bytes_max`; wake
         held pulls, and send the answers.
 
-        With a `source`, write its `count` requests; no messages may be staged then.
+        With a `source`, write its `count` requests, which are all that it has; no messages may be
+        staged or being placed then.
         """
         writer = self._writer
-        self._is_scheduled = self._is_in_turn = False
+        if source is not None:
+            self._staged_s = time.perf_counter()
+        self.is_scheduled = self._is_in_turn = False
         self.commit_count += 1
         self._is_committing = True
         began_s = time.thread_time() if self._watched_count else 0.0
@@ -201,7 +190,9 @@ class StoreDriver:
             if source is None:
                 batch = writer.commit(self.sends.note_written, bytes_max)
             else:
-                batch = writer.store_run(source, count, self.sends.note_written)
+                batch = writer.store(
+                    writer.appender.take_run(source, count), self.sends.note_written
+                )
         finally:
             self._is_committing = False
         if self._watched_count:
@@ -315,7 +306,7 @@ class StoreDriver:
                 await asyncio.sleep(0)
             if self.reads.futures or self.jobs.running:
                 await asyncio.wait([*self.reads.futures, *self.jobs.running])
-            if self._is_scheduled:  # by a finished read
+            if self.is_scheduled:  # by a finished read
                 self.commit()
 
     async def settle(self) -> None:
@@ -326,8 +317,8 @@ class StoreDriver:
 
     def begin_turn(self) -> None:
         """Schedule no commit until `end_turn`, which handles what is staged in between."""
-        if not self._is_scheduled:
-            self._is_scheduled = self._is_in_turn = True
+        if not self.is_scheduled:
+            self.is_scheduled = self._is_in_turn = True
             self._staged_s = time.perf_counter()
 
     def end_turn(self) -> None:
@@ -344,11 +335,11 @@ class StoreDriver:
         elif count:
             self._loop.call_soon(self._commit_in_turn)
         else:
-            self._is_scheduled = False
+            self.is_scheduled = False
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if not self.is_scheduled:
+            self.is_scheduled = True
             self._staged_s = time.perf_counter()
             # The loop first serves the other sockets that are readable now, so that their messages
             # share this commit.

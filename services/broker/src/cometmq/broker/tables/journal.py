@@ -23,8 +23,9 @@ before and the tables are saved at intervals, as in RocketMQ; `/readyz` fails, a
 noting changes until a retry has written them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Final, Protocol
 
 import msgspec
@@ -167,7 +168,7 @@ class Journal:
 
     def _note(self, name: str) -> None:
         if not self._changed:
-            self.turn.noted()
+            self.turn.noted.fire()
         self._changed[name] = self._tables[name]
 
     def write(self, position: Position | None = None) -> None:
@@ -223,38 +224,31 @@ class Journal:
         if self._unwritten:
             self._write_entry(self._unwritten, None if self._changed else self._due)
             self._unwritten = []
-        for changes, is_last in self._noted_entries():
-            if is_last:
-                self.known_log_end = log_end
-            self._write_own(changes, is_last=is_last)
-        for table in self._changed.values():
-            table.forget_noted()
-        self._changed.clear()
+        if self._changed:
+            self._write_own(log_end)
         if self._due is not None:
             self._write_entry((), self._due)
 
-    def _write_own(self, changes: Sequence[tuple[str, bytes]], *, is_last: bool) -> None:
-        """Write an entry of this broker's own changes, and count it."""
-        if self._counter is None:
-            self._write_entry(changes, self._due if is_last else None)
-            return
-        self._write_entry(changes, self._counter.next_position())
-        self._due = None  # an earlier position, of the beginning of this epoch
-        self._counter.written(changes)
-
-    def _noted_entries(self) -> Iterator[tuple[Sequence[tuple[str, bytes]], bool]]:
-        """Yield the noted changes entry by entry, and whether the entry is the last one."""
-        changes = [
-            (name, piece)
-            for name, table in self._changed.items()
-            for piece in table.noted_changes()
-        ]
-        if len(changes) == len(self._changed):
-            if changes:
-                yield changes, True
-        else:  # a table with thousands of changes has several pieces
-            for number, change in enumerate(changes, 1):
-                yield [change], number == len(changes)
+    def _write_own(self, log_end: int | None) -> None:
+        """Write the noted changes of this broker's tables, and count them."""
+        changes: list[tuple[str, bytes]] = []
+        for name, table in self._changed.items():
+            changes.extend(zip(repeat(name), table.noted_changes()))
+        # A table with thousands of changes has several pieces, each of which is an entry.
+        entries = [changes] if len(changes) == len(self._changed) else [[one] for one in changes]
+        for number, entry in enumerate(entries, 1):
+            is_last = number == len(entries)
+            if is_last:
+                self.known_log_end = log_end
+            if self._counter is None:
+                self._write_entry(entry, self._due if is_last else None)
+            else:
+                self._write_entry(entry, self._counter.next_position())
+                self._due = None  # an earlier position, of the beginning of this epoch
+                self._counter.written(entry)
+        for table in self._changed.values():
+            table.forget_noted()
+        self._changed.clear()
 
     def _write_entry(
         self, changes: Sequence[tuple[str, bytes]], position: Position | None = None
@@ -304,7 +298,7 @@ class Journal:
         if not self._marks.marks.get(name):
             return
         if not self._marks.are_new:
-            self.turn.noted()
+            self.turn.noted.fire()
         self._marks.settle(name)
         self.files.drop(self._marks.needed(self.number))
         self._attempt(self.files.delete)

@@ -138,7 +138,8 @@ class Offsets:
                 if self.noted is not None:
                     self._note(key, queue_id, offset)
         if is_changed:
-            self.is_dirty = True
+            self._is_dirty = True  # `is_dirty`, without a call
+            self.version += 1
 
     def _admit(self, group: str, topic: str, queue_id: int, room: Room) -> None:
         """Raise CommandError if a new entry has an illegal name, or there is no room for it."""

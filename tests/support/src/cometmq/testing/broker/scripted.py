@@ -178,7 +178,7 @@ class ScriptedBroker:
         if is_direct:
             assert self.lane is not None
             self.direct = DirectIO(self.hub, self.lane, accel.Sockets(), self._in_flight)
-        Arrivals(broker, self.hub.writes.flush)
+        Arrivals(broker, self.hub.writes)
         broker.driver.turn.took_long.connect(self.hub.charge)
         self.connections: list[Connected] = []
 

@@ -27,6 +27,7 @@ from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.runtime.settings import load
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
@@ -95,7 +96,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         log=NO_LOG,
     )
 
-    Arrivals(broker, lambda: None)
+    Arrivals(broker, Writes(asyncio.get_running_loop()))
     try:
         yield broker
     finally:

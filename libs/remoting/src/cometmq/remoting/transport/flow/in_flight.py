@@ -5,14 +5,8 @@ Requests that handlers or lanes answer at once never count, nor do those of clos
 large request counts as several (`weight_of`).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
-
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.stats import TransportStats
-
-Rows: TypeAlias = Sequence[tuple[Any, bytes]]
-"""Pairs of a connection and a chunk that it has received."""
 
 
 class InFlight:
@@ -46,28 +40,3 @@ class InFlight:
     def forget(self, peer: Connected) -> None:
         """Subtract all requests of a connection that has ended."""
         self.answered(peer, peer.in_flight)
-
-    def add_rows(self, rows: Rows, counts: Sequence[int], total: int) -> bool:
-        """Count the requests of several connections that will be answered: `counts` of each row.
-
-        `total` is the number of all requests of the rows. Return False and count nothing if a limit
-        would be exceeded.
-        """
-        stats, most = self._stats, self.one_max
-        if stats.in_flight + total > self.total_max:
-            return False
-        may_exceed = stats.in_flight + total > most  # otherwise no connection can exceed its limit
-        both = zip(rows, counts, strict=True)
-        if may_exceed and any(row[0].in_flight + count > most for row, count in both):
-            return False
-        for (peer, _), count in zip(rows, counts, strict=True):
-            peer.in_flight += count
-            stats.in_flight += count
-        return True
-
-    def answered_rows(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
-        """Subtract answered requests of several connections; each row ends with their number."""
-        stats = self._stats
-        for peer, _, count in rows:
-            peer.in_flight -= count
-            stats.in_flight -= count

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the answers of one turn of the loop together."""
+"""Writes the answers of one turn of the loop together, after what they acknowledge is durable."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from cometmq.remoting.transport.flow.before_write import BeforeWrite
 from cometmq.remoting.transport.flow.connected import Output
 
 
 class DirectOutput(Protocol):
-    """The answers of a lane; see `DirectAnswers`."""
+    """The answers of a lane; see `DirectIO`."""
 
     rows: list[Any]
     """Answers that are not sent yet."""
 
     def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
-        """Send encoded answers; see `DirectAnswers.reply_rows`."""
+        """Send encoded answers; see `DirectIO.reply_rows`."""
 
     def reply(self, replies: Any) -> Any:
         """Encode and send answers now; return None if they must wait."""
@@ -27,17 +26,44 @@ class DirectOutput(Protocol):
 
 class Writes:
     """Gathers the pending output of all connections of a server or client, and writes it once per
-    turn.
+    turn, after the changes that it acknowledges are durable.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, before: BeforeWrite) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        check: Callable[[], None] | None = None,
+        save: Callable[[], None] | None = None,
+    ) -> None:
+        """Call `check` before each write, and `save` once, before the first write after
+        `gather`.
+        """
         self._loop = loop
-        self.before = before
-        """Called before each write of answers."""
+        self.check = check
+        self._save = save
+        self.is_gathering = False
+        """Whether answers wait for the end of the turn of the loop, and then for `save`."""
+        self.must_prepare = check is not None
+        """Whether answers must not be written without a call to `prepare`."""
         self._outlets: list[Output] = []
-        self._is_scheduled = False
+        self.is_scheduled = False
+        """Whether output is pending; it may have been written in this turn of the loop."""
         self.direct: DirectOutput | None = None
         """The answers of a lane, which are written first."""
+
+    def gather(self) -> None:
+        """Hold all answers until the end of this turn of the loop, when `save` is called."""
+        self.is_gathering = self.must_prepare = True
+        self.schedule()
+
+    def prepare(self) -> None:
+        """Make the changes durable that the next answers acknowledge."""
+        if self.is_gathering:
+            self.is_gathering, self.must_prepare = False, self.check is not None
+            if self._save is not None:
+                self._save()
+        if self.check is not None:
+            self.check()
 
     def add(self, outlet: Output) -> None:
         """Write an outlet's output at the end of this turn of the loop."""
@@ -46,13 +72,15 @@ class Writes:
 
     def schedule(self) -> None:
         """Write all pending output at the end of this turn of the loop."""
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if not self.is_scheduled:
+            self.is_scheduled = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        self._is_scheduled = False
+        self.is_scheduled = False
         self.flush()
+        if self.is_gathering:  # there was no output
+            self.prepare()
 
     def flush(self) -> None:
         """Write all pending output, once per connection."""

@@ -46,26 +46,24 @@ class ClientIntake(Intake):
         super().__init__(peer, hub, dispatcher)
         self._asked_count = 0
         """The number of requests in the chunk that is being served."""
-        self._taken_s = 0.0
         self._owed_s = 0.0
         self._owed_at_s = monotonic()
         self._watched_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def _first_of(self, data: bytes, count_max: int) -> bytes:
+    def _first_of(self, data: bytes, count_max: int, now_ms: int) -> bytes:
         is_watched = self._owed_at_s < self._watched_until_s
         count_max = WATCHED_FRAMES_PER_TURN if is_watched else FRAMES_PER_TURN
-        return super()._first_of(data, count_max)
+        return super()._first_of(data, count_max, now_ms)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, received_ms: int = 0) -> None:
         """Take a chunk, and charge the server for its requests, but not for its answers."""
         connection, begun = self._connection, monotonic()
         pending_count, self._asked_count = connection.pending_count, 0
-        super()._take(data)
-        self._taken_s = monotonic() - begun
+        super()._take(data, received_ms)
         if (asked := self._asked_count) > 0:
-            answers = max(0, pending_count - connection.pending_count)
-            self._owe((self._taken_s + asked * ANSWERED_S) * asked / (asked + answers))
+            answers, taken_s = max(0, pending_count - connection.pending_count), monotonic() - begun
+            self._owe((taken_s + asked * ANSWERED_S) * asked / (asked + answers))
 
     def _serve(self, calls: list[Call[Any]]) -> None:
         self._asked_count += len(calls)
@@ -74,13 +72,6 @@ class ClientIntake(Intake):
     def _end_chunk(self) -> None:
         self._asked_count += len(self._connection.faults)
         super()._end_chunk()
-
-    def serve_backlog(self) -> None:
-        """Serve requests that wait, unless they must wait longer."""
-        is_backlog, begun, self._taken_s = bool(self._backlog), monotonic(), 0.0
-        super().serve_backlog()
-        if is_backlog:
-            self._owe(monotonic() - begun - self._taken_s)
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""

@@ -4,16 +4,17 @@ limited time in each turn of the loop.
 
 Requests may have to wait for a later turn (`turns.py`), for room for their answers (`room.py`), or
 for the end of an earlier request. Until then, nothing more is read from the connection, and they
-wait as bytes (`backlog.py`).
+wait as bytes.
 """
 
 import functools
+from collections.abc import Sequence
 from time import thread_time
 from typing import Any, Final
 
 from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.frame import end_of_frames
+from cometmq.remoting.frame import end_of_frames, frame_prefix
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.ended import ENDED
@@ -28,7 +29,7 @@ from cometmq.remoting.transport.flow.reading import (
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW, Pace
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.peer.backlog import Backlog
+from cometmq.remoting.types import Buffer
 
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
 SMALL_BYTES: Final = 4_096  # no more than 140 frames, with the shortest headers
@@ -45,8 +46,8 @@ class Intake:
         self._outlet = peer.outlet
         self._reading = peer.reading
         self._defers = not hub.settings.reads_while_unsent  # a client takes its answers at once
-        self._backlog = Backlog()
-        self._held = b""  # received bytes that are not decoded yet
+        self._held = b""  # received bytes that wait; the connection then has none of them
+        self._held_ms = 0  # when the first of them arrived
         self._tasks = 0
         self._share = 0  # of slow handlers, when the connection last had to wait
         self.pace = Pace()
@@ -56,38 +57,34 @@ class Intake:
     def receive(self, data: bytes) -> None:
         """Serve the requests that these bytes complete; later, if this turn has been long."""
         is_slow = self.pace.rank == SLOW or self._hub.turns.is_long
-        if is_slow and self._defers and self._defer(data):
+        if is_slow and self._defers and not self._held and self._may_serve:
+            self._hold(data, self._hub.clock_ms())
+            self._fall_behind()
             return
         self.uncharged_bytes += len(data)
         self._take(data)
 
-    def _defer(self, data: bytes) -> bool:
-        """Hold received bytes for a later turn; return False if the connection is waiting
-        anyway.
-        """
-        is_waiting = self._held or self._backlog or self._reading.pauses & BACKLOG
-        if is_waiting or not self._may_serve:
-            return False  # they wait in any case
-        self._held = data
-        self._fall_behind()
-        return True
-
-    def _take(self, data: bytes) -> None:
-        if self._reading.pauses & WAITS or self._held:
-            self._held += data
-            return
-        connection = self._connection
-        data = self._first_of(data, self._calls_max)
-        calls = connection.receive(data, self._hub.clock_ms())
-        if self._backlog:
-            self._backlog.put(calls)
-        elif calls:
-            self._serve(calls)
+    def _take(self, data: bytes, received_ms: int = 0) -> None:
+        """Serve bytes that have arrived now, or at `received_ms`, or hold them."""
+        connection, pauses = self._connection, self._reading.pauses
+        now_ms = received_ms or self._hub.clock_ms()
+        if self._held or pauses & (WAITS | UNSENT_OUTPUT):
+            if self._defers or pauses & (WAITS | BACKLOG):
+                self._hold(data, now_ms)
+                return
+            # The answers of a peer that does not read must be taken; its requests wait.
+            data, self._held = self._held + data, b""
+            self._hold_calls(connection.receive(data, now_ms))
+        else:
+            data = self._first_of(data, self._calls_max, now_ms)
+            calls = connection.receive(data, now_ms)
+            if calls:
+                self._serve(calls)
         if connection.out or connection.faults:
             self._end_chunk()
         self._wait_with_held()
 
-    def _first_of(self, data: bytes, count_max: int) -> bytes:
+    def _first_of(self, data: bytes, count_max: int, now_ms: int) -> bytes:
         """Return the first `count_max` frames, and hold the bytes after them.
 
         Decoding takes up to 0.1 ms for each frame, also for refused requests and for answers, and a
@@ -99,13 +96,32 @@ class Intake:
         end = end_of_frames(data, count_max)
         if end == len(data):
             return data
-        self._held = data[end:]
+        self._hold(data[end:], now_ms)
         return data[:end]
+
+    def _hold(self, data: bytes, now_ms: int) -> None:
+        """Let bytes wait behind the held ones."""
+        if not self._held:
+            self._held_ms = now_ms
+            data = self._connection.take_tail() + data
+        self._held += data
+
+    def _hold_calls(self, calls: Sequence[Call[Any]]) -> None:
+        """Let requests wait before the held bytes, again as bytes: those take a fifth of the
+        memory, and a lane may take them later.
+        """
+        parts: list[Buffer] = []
+        for call in calls:
+            prefix = frame_prefix(call.serialization, len(call.head), len(call.body))
+            parts += (prefix, call.head, call.body)
+        parts += (self._connection.take_tail(), self._held)
+        if calls:
+            self._held_ms = calls[0].received_ms
+        self._held = b"".join(parts)
 
     def _wait_with_held(self) -> None:
         """Wait for a turn to serve the held bytes, unless the connection waits already."""
-        is_waiting = self._backlog or self._reading.pauses & BACKLOG
-        if self._held and not is_waiting and self._may_serve:
+        if self._held and not self._reading.pauses & BACKLOG and self._may_serve:
             self._fall_behind()
 
     def _end_chunk(self) -> None:
@@ -116,7 +132,7 @@ class Intake:
             for fault in faults:
                 self.dispatcher.fail(self._peer, fault)
         if connection.out:
-            if self._hub.writes.before.is_gathering:
+            if self._hub.writes.is_gathering:
                 self._outlet.mark_dirty()
             else:
                 self._outlet.flush()
@@ -130,43 +146,20 @@ class Intake:
         calls_max = self._calls_max
         chunk = calls if len(calls) <= calls_max else calls[:calls_max]
         served = self.dispatcher.serve(self._peer, chunk)
-        if served < len(calls):
-            self._backlog.put(calls[served:])
-            self._stopped(is_turn_over=served == len(chunk))
+        if served < len(calls) and self._peer.is_open:
+            self._hold_calls(calls[served:])
 
-    def _stopped(self, *, is_turn_over: bool) -> None:
-        """Make the backlog wait for a turn, for room, or for the end of an earlier request."""
-        if is_turn_over or self._may_serve:
-            self._fall_behind()
-        elif self._reading.pauses & WAITS:
-            self._hold_backlog()
-
-    def _hold_backlog(self) -> None:
-        """Move the backlog back to the held bytes, so that a lane may take it later."""
-        self._held = self._backlog.take_all() + self._connection.take_tail() + self._held
-
-    def serve_backlog(self) -> None:
-        """Serve requests that wait, unless they must wait longer."""
-        reading = self._reading
-        if reading.pauses & WAITS:
+    def serve_waiting(self) -> None:
+        """Serve the held bytes, unless they must wait longer."""
+        if not self._held or self._reading.pauses & BACKLOG or not self._may_serve:
             return
-        if self._backlog and self._peer.is_open and not reading.pauses & BACKLOG:
-            size = self._backlog.size_bytes
-            calls = self._backlog.take(self._connection, self._calls_max)
-            served = self.dispatcher.serve(self._peer, calls)
-            self._backlog.put_back(len(calls) - served)
-            self.uncharged_bytes += size - self._backlog.size_bytes
-            if self._backlog:
-                self._stopped(is_turn_over=served == len(calls))
-            self._end_chunk()
-        if self._held and self._may_serve and not (self._backlog or reading.pauses & BACKLOG):
-            data, self._held = self._held, b""
-            try:
-                self._take(data)
-            except RemoteProtocolError as error:
-                self._peer.refuse(error)
-            self.uncharged_bytes += len(data) - len(self._held)
-            self._peer.note_long_frame()
+        data, self._held = self._held, b""
+        try:
+            self._take(data, self._held_ms)
+        except RemoteProtocolError as error:
+            self._peer.refuse(error)
+        self.uncharged_bytes += len(data) - len(self._held)
+        self._peer.note_long_frame()
 
     def _fall_behind(self) -> None:
         """Postpone the remaining requests, so that other connections get their turn first."""
@@ -180,16 +173,15 @@ class Intake:
         reading.pauses &= ~BACKLOG
         self._hub.turns.fell_behind(-1)
         waiting_bytes, began_s = self.buffered_bytes, thread_time()
-        if not reading.pauses & UNSENT_OUTPUT:
-            self.serve_backlog()
+        self.serve_waiting()
         # Unlike the number of requests, this also shows frames that contain none.
         self.note_time(thread_time() - began_s, waiting_bytes - self.buffered_bytes)
         reading.resume()
 
     @property
     def _may_serve(self) -> bool:
-        """Whether neither room nor an earlier request keeps the connection from serving its next
-        request.
+        """Whether neither unread output, nor room, nor an earlier request keeps the connection from
+        serving its next request.
         """
         return self._peer.is_open and not self._reading.pauses & (WAITS | UNSENT_OUTPUT)
 
@@ -236,13 +228,11 @@ class Intake:
         reading = self._reading
         if reading.pauses & reason and self._peer.is_open:
             reading.pauses &= ~reason
-            if not reading.pauses & UNSENT_OUTPUT:
-                self.serve_backlog()
+            self.serve_waiting()
             reading.resume()
 
     def drop(self) -> None:
         """Forget the requests of a connection that has ended."""
-        self._backlog.clear()
         self._held = b""
         self._hub.room.drop(self._peer)
         self._peer = ENDED
@@ -257,7 +247,7 @@ class Intake:
     @property
     def buffered_bytes(self) -> int:
         """The approximate memory used by received bytes that are not served yet."""
-        return self._connection.buffered_bytes + self._backlog.size_bytes + len(self._held)
+        return self._connection.buffered_bytes + len(self._held)
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""

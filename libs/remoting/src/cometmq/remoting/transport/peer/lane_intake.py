@@ -18,7 +18,7 @@ from typing import Any, Final
 from cometmq.remoting.command import Call
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
-from cometmq.remoting.transport.flow.reading import NO_ROOM, WAITS
+from cometmq.remoting.transport.flow.reading import NO_ROOM
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.hub import Hub
@@ -49,19 +49,13 @@ class LaneIntake(Intake):
         self._direct = peer.direct
         self._may_join = peer.direct is not None
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, received_ms: int = 0) -> None:
         lane, peer = self._lane, self._peer
         if self._may_join:
             self._may_join = not peer.join_direct()
         peer.habit = MIXED
-        if self._held:
-            self._held += data
-            return
-        if self._backlog or not self._may_serve:
-            if self._must_save_memory:
-                self._held = data
-            else:
-                super()._take(data)
+        if self._held or not self._may_serve:
+            self._hold(data, received_ms or self._hub.clock_ms())
             return
         data = self._connection.join(data)
         if not data:
@@ -69,38 +63,34 @@ class LaneIntake(Intake):
         frames_max = self._hub.turns.calls_max * FRAMES_PER_CALL // self.pace.divisor or 1
         parts = lane.stage(peer, data, frames_max)
         if not parts or (len(parts) == 1 and not parts[0][0]):
-            super()._take(data)
+            super()._take(data, received_ms)
         elif len(parts) == 1 and parts[0][0] > 0 and parts[0][3] == len(data):
             if self._has_room(parts[0][0]) and self._put(lane, parts[0]):
                 self._note_habit(SENDS)
             else:
                 lane.drop()
-                super()._take(data)
+                super()._take(data, received_ms)
         elif len(parts) == 1 and parts[0][0] < 0 and parts[0][3] == len(data):
-            self._receive_pulls(lane, data, parts[0])
+            self._receive_pulls(lane, data, parts[0], received_ms)
         else:
-            self._receive_parts(lane, data, parts, frames_max)
+            self._receive_parts(lane, data, parts, frames_max, received_ms)
 
-    def _receive_pulls(self, lane: Lane, data: bytes, part: Part) -> None:
+    def _receive_pulls(self, lane: Lane, data: bytes, part: Part, received_ms: int) -> None:
         """Serve a chunk of requests that a lane answers immediately."""
         if not self._has_room(-part[0]):
-            super()._take(data)
+            super()._take(data, received_ms)
             return
         end, is_plain = self._answer(lane, data, part, 0)
         if is_plain:
             self._note_habit(PULLS)
-        if end < part[3] and self._must_save_memory:
-            self._held = data[end:] + self._held
-        elif end < part[3]:
-            self._backlog.put(self._connection.receive_whole(data[end:], self._hub.clock_ms()))
+        if end < part[3]:
+            self._hold_rest(data[end:], received_ms)
         self._end_chunk()
 
-    @property
-    def _must_save_memory(self) -> bool:
-        """Whether requests that wait must be kept as bytes, which take less memory than decoded
-        ones.
-        """
-        return bool(self._reading.pauses & WAITS) or self._hub.budget.is_tight
+    def _hold_rest(self, data: bytes, received_ms: int) -> None:
+        """Let the rest of a chunk wait before the held bytes."""
+        self._held_ms = received_ms or self._hub.clock_ms()
+        self._held = data + self._held
 
     def _put(self, lane: Lane, part: Part) -> bool:
         count, staged_bytes, _, _ = part
@@ -112,9 +102,11 @@ class LaneIntake(Intake):
         self._peer.is_served = True
         return True
 
-    def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part], frames_max: int) -> None:
+    def _receive_parts(
+        self, lane: Lane, data: bytes, parts: list[Part], frames_max: int, received_ms: int
+    ) -> None:
         """Serve the lane's parts and the handlers' parts in the order of the chunk."""
-        connection, now_ms = self._connection, self._hub.clock_ms()
+        connection, now_ms = self._connection, received_ms or self._hub.clock_ms()
         calls: list[list[Call[Any]]] = []
         rest: list[Call[Any]] = []
         behind = data[parts[-1][3] :]
@@ -125,9 +117,9 @@ class LaneIntake(Intake):
             call_count = sum(map(len, calls))
             count = call_count + sum(abs(part[0]) for part in parts)
             if count < frames_max and sum(part[1] for part in parts) <= CHUNK_BYTES_MAX:
-                rest = connection.receive(self._first_of(behind, self._calls_max), now_ms)
+                rest = connection.receive(self._first_of(behind, self._calls_max, now_ms), now_ms)
             else:
-                self._held = behind
+                self._hold_rest(behind, received_ms)
         except BaseException:
             lane.drop()
             raise
@@ -140,10 +132,8 @@ class LaneIntake(Intake):
         left += rest
         if left and self._may_serve:
             self._serve(left)
-        else:
-            self._backlog.put(left)
-            if self._reading.pauses & WAITS:
-                self._hold_backlog()
+        elif left:
+            self._hold_calls(left)
         self._end_chunk()
         self._wait_with_held()
 

@@ -102,7 +102,8 @@ class Outlet:
         if self._noted_bytes:
             hub.budget.left += self._noted_bytes
             self._noted_bytes = 0
-        hub.writes.before.run()
+        if hub.writes.must_prepare:
+            hub.writes.prepare()
         if peer.tls is not None and peer.tls.pipe is not None:
             data = peer.tls.pipe.encrypt(data)  # in the order in which the records are written
         self._count(len(data))
