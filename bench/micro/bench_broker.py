@@ -27,8 +27,7 @@ from cometmq.remoting.commands import NoHeader
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.runtime.clock import SystemClock

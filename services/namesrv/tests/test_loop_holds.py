@@ -25,8 +25,7 @@ from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import ORDER_NAMESPACE
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer

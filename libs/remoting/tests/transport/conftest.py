@@ -12,8 +12,7 @@ import pytest
 import uvloop
 
 from cometmq.remoting.transport import ClientSettings, RemotingClient, Server, ServerSettings
-from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.sockets import Sockets
+from cometmq.remoting.transport.lane import Lane, Sockets
 from cometmq.remoting.transport.tls_contexts import TlsEngine
 
 from .plain_lane import NoLane, PythonSockets

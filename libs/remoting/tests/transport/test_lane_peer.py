@@ -17,8 +17,7 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.direct import DirectIO
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InOrder
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer

@@ -7,7 +7,7 @@ from typing import Any
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.dispatch import InFlight
 from cometmq.remoting.transport.stats import TransportStats
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
@@ -16,7 +16,6 @@ REQUEST = encode_frame(
 )
 LANE_FILES = (
     "direct.py",
-    "direct_outlet.py",
     "lane.py",
     "lane_intake.py",
     "lane_peer.py",

@@ -16,8 +16,8 @@ from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ServerSettings
 from cometmq.remoting.transport.flow.budget import UnsentBudget
-from cometmq.remoting.transport.flow.outbox import Outbox
 from cometmq.remoting.transport.flow.room import WAITING_MAX
+from cometmq.remoting.transport.peer.outlet import Outbox
 from cometmq.remoting.transport.server import LARGE_ANSWERS
 from cometmq.remoting.transport.stats import TransportStats
 

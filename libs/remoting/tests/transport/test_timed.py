@@ -12,10 +12,9 @@ import pytest
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
-from cometmq.remoting.transport.flow import timed
-from cometmq.remoting.transport.flow.in_flight import InFlight
-from cometmq.remoting.transport.flow.timed import Timed
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InOrder
+from cometmq.remoting.transport.flow import starts
+from cometmq.remoting.transport.flow.starts import Timed
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -39,7 +38,7 @@ async def steps(count: int) -> str:
 
 async def test_short_steps_are_charged_once_they_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, charges = 0.0, list[float]()
-    monkeypatch.setattr(timed, "thread_time", lambda: now_s)
+    monkeypatch.setattr(starts, "thread_time", lambda: now_s)
 
     async def work() -> str:
         nonlocal now_s

@@ -28,7 +28,7 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.signature import FORWARDED, SessionCredentials, Signer, signing
 from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
-from cometmq.remoting.transport.flow.owners import requester_of
+from cometmq.remoting.transport.flow.places import requester_of
 from cometmq.runtime.acl.accounts import SHARED_TOPICS, Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.testing.broker.replay import call_of, expected_answer

@@ -14,7 +14,7 @@ import msgspec
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.storing import store_reads
 from cometmq.remoting.transport import dispatch
-from cometmq.remoting.transport.flow import room, starts, timed, turns
+from cometmq.remoting.transport.flow import room, starts, turns
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.peer import intake
 from cometmq.remoting.transport.peer.lane_intake import MIXED, PULLS, SENDS
@@ -228,7 +228,7 @@ def run(
         # brokers only.
         for module in (dispatch, starts, turns):
             stack.enter_context(patch.object(module, "monotonic", lambda: 0.0))
-        for module in (intake, room, starts, timed, turns):
+        for module in (intake, room, starts, turns):
             stack.enter_context(patch.object(module, "thread_time", lambda: 0.0))
         for clock in ("perf_counter", "thread_time"):
             stack.enter_context(patch.object(time, clock, lambda: 0.0))

@@ -13,7 +13,7 @@ from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import dispatch
-from cometmq.remoting.transport.flow import room, starts, timed, turns
+from cometmq.remoting.transport.flow import room, starts, turns
 from cometmq.remoting.transport.peer import intake
 from cometmq.testing.broker.scripted import frames_of
 from cometmq.testing.broker.scripts import Step, frame
@@ -63,7 +63,7 @@ def test_a_slow_machine_changes_nothing_that_is_compared(monkeypatch):
     seconds = itertools.count()
     for module in (dispatch, starts, turns):
         monkeypatch.setattr(module, "monotonic", lambda: float(next(seconds)))
-    for module in (intake, room, starts, timed, turns):
+    for module in (intake, room, starts, turns):
         monkeypatch.setattr(module, "thread_time", lambda: float(next(seconds)))
     assert run(CASES["IPv6"], steps, lane=False) == quick
 

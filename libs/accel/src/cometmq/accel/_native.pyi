@@ -556,7 +556,7 @@ class LaneAnswers:
 
 @final
 class Sockets:
-    """Reads and writes nonblocking sockets; see `cometmq.remoting.transport.sockets`."""
+    """Reads and writes nonblocking sockets; see `cometmq.remoting.transport.lane`."""
 
     def __new__(cls) -> Sockets: ...
     def receive(

@@ -26,8 +26,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.raw import Body
 from cometmq.remoting.transport.addresses import parse_address
-from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks, InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.client_intake import ClientIntake
 from cometmq.remoting.transport.protocol import Parts, PeerProtocol

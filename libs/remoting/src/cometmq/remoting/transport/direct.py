@@ -25,23 +25,22 @@ import select
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from cometmq.remoting.transport.dispatch import InFlight
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
-from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.lane_peer import LanePeer
-from cometmq.remoting.transport.loans import Settled
-from cometmq.remoting.transport.peer.direct_outlet import NO_FD
-from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
-from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.sockets import (
+from cometmq.remoting.transport.lane import (
     AnsweredChunks,
     AnswerRow,
     Chunk,
+    Lane,
     Pulling,
+    Settled,
     Sockets,
     Staged,
 )
+from cometmq.remoting.transport.lane_peer import NO_FD, LanePeer
+from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
+from cometmq.remoting.transport.protocol import PeerProtocol
 
 HAS_EPOLL: Final = hasattr(select, "epoll")
 

@@ -8,11 +8,10 @@ from typing import Generic, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.flow.budget import TURN_BYTES, UnsentBudget
+from cometmq.remoting.transport.flow.budget import TURN_BYTES, MemoryLimit, UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.ends import Ends
 from cometmq.remoting.transport.flow.frames import UnfinishedFrames
-from cometmq.remoting.transport.flow.memory import MemoryLimit
+from cometmq.remoting.transport.flow.next_turn import Ends
 from cometmq.remoting.transport.flow.places import Places
 from cometmq.remoting.transport.flow.room import Room
 from cometmq.remoting.transport.flow.turns import Turns

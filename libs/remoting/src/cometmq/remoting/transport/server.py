@@ -21,19 +21,18 @@ from cometmq.remoting.transport.dispatch import (
     Dispatcher,
     Handler,
     Hooks,
+    InFlight,
     Refused,
 )
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.flow.next_turn import Walk
 from cometmq.remoting.transport.flow.reading import LEAVING
-from cometmq.remoting.transport.flow.walk import Walk
 from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Lane
+from cometmq.remoting.transport.lane import Lane, Sockets
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
-from cometmq.remoting.transport.sockets import Sockets
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate

@@ -4,23 +4,94 @@
 Handlers of requests with large answers run only while `has_room`. Other requests are served
 meanwhile, so a client that sends and consumes on one connection keeps sending. If several requests
 wait, the server stops serving the connection (`Intake`).
+
+Java clients (4.9) fail the requests that wait on a connection at once if it is reset. After an
+orderly end they wait for their timeouts: a pull for 30 s. So the sockets of a server are set to
+reset their connections unless the program closes them itself. Otherwise, consumers would wait for
+the pulls that a killed broker held.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.http_clients import HttpSpoken
+from cometmq.remoting.http_clients import Farewell, HttpSpoken
 from cometmq.remoting.raw import Body
+from cometmq.remoting.response_codes import ResponseCode
+from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
-from cometmq.remoting.transport.peer.http_intake import HttpIntake
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.peer.intake import Intake
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.resets import set_reset
+
+_LINGER: Final = struct.Struct("ii")
+_RESET: Final = _LINGER.pack(1, 0)
+_SEND: Final = _LINGER.pack(0, 0)
+
+
+def set_reset(transport: asyncio.BaseTransport, *, is_on: bool) -> None:
+    """Choose whether closing the socket resets the connection, or sends what is left and ends it.
+
+    Do nothing if the transport has no open socket.
+    """
+    fileno = getattr(transport.get_extra_info("socket"), "fileno", None)
+    number = -1 if fileno is None else fileno()
+    if number < 0:
+        return
+    # uvloop's sockets have no setsockopt.
+    ours = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=number)
+    try:
+        with suppress(OSError):  # the connection has ended
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if is_on else _SEND)
+    finally:
+        ours.detach()
+
+
+HTTP_LINGER_S: Final = 1.0
+"""How long the connection stays open. A gRPC client first waits for the server's settings, then
+opens the stream whose answer shows the reason.
+"""
+
+
+class HttpIntake(Intake):
+    """Answers an HTTP client so that its user sees why it is not served."""
+
+    def __init__(
+        self, error: HttpSpoken, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]
+    ) -> None:
+        super().__init__(peer, hub, dispatcher)
+        self._farewell = Farewell(error)
+        hub.stats.protocol_errors += 1
+        hub.log.warning("connection.refused", peer=peer.address, error=str(error))
+        call: Call[None] = Call(error.code, None, peer=peer)
+        dispatcher.note_refused(call, ResponseCode.SYSTEM_ERROR, str(error))
+        hub.loop.call_later(HTTP_LINGER_S, self._end)
+        self._send(self._farewell.feed(error.data))
+
+    def receive(self, data: bytes) -> None:
+        """Answer these bytes."""
+        self._send(self._farewell.feed(data))
+
+    def _end(self) -> None:
+        if self._peer.is_open:
+            self._send(self._farewell.end())
+            self._peer.close()
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self._outlet.append(data)
+            self._outlet.flush()
+
 
 _KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
 

@@ -9,7 +9,7 @@ nothing, because tables contain no cycles. So the objects that survive a full co
 
 The cost: frozen cycles that become unreachable keep their memory until the next *sweep*, a
 collection that visits all objects again. Objects that come and go with peers must therefore break
-their cycles when they end, as connections do (`cometmq.remoting.transport.flow.ended`). A sweep
+their cycles when they end, as connections do (`cometmq.remoting.transport.flow.connected`). A sweep
 holds the loop for as long as a full collection would, so it runs only when the number of frozen
 objects has multiplied since the last one.
 """

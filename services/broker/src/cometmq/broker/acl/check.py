@@ -46,7 +46,7 @@ from cometmq.remoting.names import (
 )
 from cometmq.remoting.signature import ACCESS_KEY, FORWARDED, SIGNATURE
 from cometmq.remoting.transport.bodies import decoded_by_hook
-from cometmq.remoting.transport.flow.owners import ACCOUNT
+from cometmq.remoting.transport.flow.places import ACCOUNT
 from cometmq.runtime.acl import errors
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.permissions import Right, resource_text

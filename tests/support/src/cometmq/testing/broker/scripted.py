@@ -29,8 +29,7 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.direct import DirectIO
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
-from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol

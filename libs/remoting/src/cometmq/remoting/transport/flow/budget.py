@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One budget for the unread output of all connections of a server; does no I/O itself.
+"""Bounds the memory of all connections of a server; does no I/O itself: one budget for the output
+that peers have not read (`UnsentBudget`), and one limit on input and output (`MemoryLimit`).
 
 Limits per connection do not protect a server from many peers: fifty peers that send requests but
 read no answers may each hold output up to the high-water mark. The budget therefore counts output
@@ -20,19 +21,68 @@ Rules
 Hot path
     The bytes of each write are subtracted from `left`. The connections are measured only when
     `left` is used up, so at most once per sixteenth of the budget, and while requests wait. They
-    are measured in several turns of the loop if they are thousands (`measuring.py`).
+    are measured in several turns of the loop if they are thousands (`Measuring`).
 """
 
 import asyncio
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.measuring import CLOSE_COST, Measuring, Sizes
-from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN
+from cometmq.remoting.transport.flow.next_turn import (
+    CLOSED_PER_TURN,
+    VISITS_PER_TURN,
+    NextTurn,
+    Walk,
+)
 from cometmq.remoting.transport.stats import TransportStats
+
+Sizes = list[tuple[int, Connected]]
+
+CLOSE_COST: Final = VISITS_PER_TURN // CLOSED_PER_TURN
+"""Cost of closing a connection, in visits."""
+
+
+class Measuring(NextTurn):
+    """Visits connections, then judges what was found; both a limited number of connections in each
+    turn of the loop.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        peers: Collection[Any],
+        visit: Callable[[Any], None],
+        judge: Callable[[], Iterator[int]],
+    ) -> None:
+        """`judge` yields the cost of each visit that it makes."""
+        super().__init__(loop)
+        self._judge = judge
+        self._walk: Walk[Any] = Walk(loop, peers, visit, self._measured)
+        self._judging: Iterator[int] = iter(())
+        self.is_running = False
+
+    def begin(self) -> None:
+        """Begin a measurement, unless one is visiting connections."""
+        self.is_running = True
+        self._walk.begin()
+
+    def _measured(self) -> None:
+        self._judging = self._judge()
+        self._run()
+
+    def _run(self) -> None:
+        left = VISITS_PER_TURN
+        self.is_running = False  # unless there is more to do
+        for cost in self._judging:
+            left -= cost
+            if left <= 0:
+                self.is_running = True
+                self._schedule()
+                return
+
 
 # uvloop keeps a buffer whole until the kernel has taken all of it. Writes of 4 MiB would let a slow
 # reader keep much more memory than it has left to read; writes of this size avoid that, but cost
@@ -82,7 +132,9 @@ class UnsentBudget:
         self._log = log
         self._paused = 0  # number of connections since the last log line
         self._last_total = 0
-        self._measuring = Measuring(loop, self.holders, self._judge)
+        self._sizes: Sizes = []  # of the running measurement
+        self._request_bytes = 0
+        self._measuring = Measuring(loop, self.holders, self._visit, self._judge)
         self._began = (0, 0)  # the time and `left` when the last measurement began
         self.freed_bytes = 0
         """The sum of all decreases of the total, in bytes; the owner may reset it."""
@@ -143,8 +195,17 @@ class UnsentBudget:
             self._began = (now_ms, self.left)
             self._measuring.begin()
 
-    def _judge(self, sizes: Sizes, request_bytes: int) -> Iterator[int]:
+    def _visit(self, peer: Connected) -> None:
+        self._request_bytes += (requests := peer.intake.waiting_bytes)
+        if size := peer.outlet.held_bytes:
+            self._sizes.append((size, peer))
+        elif not requests:
+            self.holders.discard(peer)
+
+    def _judge(self) -> Iterator[int]:
         """Close or pause the largest connections, if necessary; yield the cost of each visit."""
+        sizes, request_bytes = self._sizes, self._request_bytes
+        self._sizes, self._request_bytes = [], 0
         now_ms, left = self._began
         total = sum(size for size, _ in sizes) + min(
             request_bytes, self._bytes_max // _REQUEST_SHARE
@@ -202,3 +263,87 @@ class UnsentBudget:
                 self._stats.budget_paused += 1
                 peer.outlet.restrain()
             yield 1
+
+
+_MEASUREMENTS: Final = 16  # at most, while the limit arrives in incomplete frames
+
+
+class MemoryLimit:
+    """Closes the connections that use the most memory, for input and output, while all together
+    exceed a limit; at first only those of which no request has been served.
+    """
+
+    def __init__(  # each by name
+        self,
+        bytes_max: int | None,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        peers: Collection[Any],
+        budget: UnsentBudget,
+        stats: TransportStats,
+        log: Log,
+    ) -> None:
+        """A `bytes_max` of None means no limit."""
+        self._bytes_max = bytes_max
+        self._peers = peers
+        self._budget = budget
+        self._stats = stats
+        self._log = log
+        self._measuring = Measuring(loop, peers, self._measure, self._enforce)
+        self._sizes: Sizes = []  # of the running measurement
+        self._last_bytes = 0
+        self._received_bytes = 0
+
+    def note_incomplete(self, size: int) -> None:
+        """Count received bytes of a long incomplete frame, and measure whenever a sixteenth of the
+        limit has arrived.
+        """
+        self._received_bytes += size
+        if self._bytes_max is not None and self._received_bytes > self._bytes_max // _MEASUREMENTS:
+            self._received_bytes = 0
+            self._measuring.begin()
+
+    def check(self) -> None:
+        """Measure all connections, and close some if they exceed the limit; called by a timer."""
+        if self._bytes_max is not None:
+            self._measuring.begin()
+
+    def total_bytes(self) -> int:
+        """Return how much memory the connections use; with thousands of connections, as last
+        measured.
+        """
+        if self._bytes_max is not None and len(self._peers) > VISITS_PER_TURN:
+            return self._last_bytes
+        return sum(peer.buffered_bytes for peer in self._peers)
+
+    def _measure(self, peer: Any) -> None:
+        if peer.is_open and (size := peer.buffered_bytes):
+            self._sizes.append((size, peer))
+
+    def _enforce(self) -> Iterator[int]:
+        """Close the connections that hold the most memory until the total is within its limit."""
+        assert self._bytes_max is not None
+        sizes, self._sizes = self._sizes, []
+        total = sum(size for size, _ in sizes)
+        self._budget.freed_bytes += max(0, self._last_bytes - total)
+        self._last_bytes = total
+        excess_bytes = total - self._bytes_max
+        if excess_bytes > 0:
+            sizes.sort(key=_rank, reverse=True)
+        for size, peer in sizes:
+            if excess_bytes <= 0:
+                break
+            excess_bytes -= size
+            if peer.is_open:
+                self._stats.overflow_closed += 1
+                self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
+                peer.abort()
+            yield CLOSE_COST
+
+
+def _rank(row: tuple[int, Any]) -> tuple[bool, int]:
+    """Rank the connections that have been served no request last, so that they are closed first:
+    filling the memory needs no account.
+    """
+    size, peer = row
+    return not peer.is_served, size

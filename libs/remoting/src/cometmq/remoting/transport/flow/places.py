@@ -10,10 +10,14 @@ another host that has more than half of all connections. Otherwise the new conne
 All steps take constant time, because a flood triggers them for each of its connections. Whether a
 connection is still a stranger is therefore checked only when it is about to be replaced.
 
-In names, a *guest* is a connection, and a *house* has all guests of one host.
+In names, a *guest* is a connection, and a *house* has all guests of one host. The connections of
+one owner share its turns (`requester_of`).
 """
 
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.fair_queue import Requester
 
 
 class Guest(Protocol):
@@ -132,3 +136,12 @@ class Places(Generic[GuestT]):
 def host_of(guest: Guest) -> bytes:
     """Return the IPv4 address, or the first 64 bits of the IPv6 address, without the port."""
     return guest.host[: 4 if len(guest.host) == 8 else 8]
+
+
+ACCOUNT: Final = "account"
+"""Key in `Peer.state` of the access key with which the connection last signed a request."""
+
+
+def requester_of(peer: Connected) -> Requester:
+    """Return the account of a connection, or its address before it has signed a request."""
+    return Requester(peer.state.get(ACCOUNT) or host_of(peer), peer)

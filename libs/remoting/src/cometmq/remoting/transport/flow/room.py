@@ -17,9 +17,9 @@ from typing import Final
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
-from cometmq.remoting.transport.flow.owners import requester_of
+from cometmq.remoting.transport.flow.next_turn import VISITS_PER_TURN
+from cometmq.remoting.transport.flow.places import requester_of
 from cometmq.remoting.transport.flow.reading import NO_ROOM
-from cometmq.remoting.transport.flow.walk import VISITS_PER_TURN
 
 Work = Callable[[], None]
 

@@ -8,17 +8,22 @@ least one handler starts after each pause of 50 ms; one that has waited for WAIT
 
 Owners take turns: with one queue for all, an account that had 1,800 handlers of 2 ms waiting
 delayed another's answers by 8 s.
+
+The dispatcher measures a handler only until its first await. Its later steps, of milliseconds each
+between other connections' requests, are charged to its connection by `Timed`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Generator
 from time import monotonic, thread_time
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.fair_queue import FairQueue
-from cometmq.remoting.transport.flow.owners import requester_of
+from cometmq.remoting.transport.flow.places import requester_of
+from cometmq.remoting.transport.flow.turns import SLOW_S
 
 WAIT_S_MAX: Final = 3.0
 _RATE_MAX: Final = 256
@@ -81,3 +86,41 @@ class Starts:
                 self._free -= 1
                 self._started_s = now
         self._schedule()
+
+
+T = TypeVar("T")
+
+
+class Timed(Generic[T]):
+    """Slow work whose time is reported whenever it adds up to `SLOW_S`."""
+
+    __slots__ = ("_charge", "_spent_s", "_work")
+
+    def __init__(self, work: Awaitable[T], charge: Callable[[float], None]) -> None:
+        self._work = work
+        self._charge = charge
+        self._spent_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self._work.__await__()
+        error: BaseException | None = None
+        while True:
+            began_s = thread_time()
+            try:
+                waits_for = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                error = None
+                self._note(thread_time() - began_s)
+            try:
+                yield waits_for
+            except BaseException as thrown:  # noqa: BLE001  # the work handles it
+                error = thrown
+
+    def _note(self, spent_s: float) -> None:
+        self._spent_s += spent_s
+        if self._spent_s > SLOW_S:
+            self._charge(self._spent_s)
+            self._spent_s = 0.0

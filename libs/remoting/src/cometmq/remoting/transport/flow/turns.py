@@ -28,7 +28,7 @@ from typing import Final
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.fair_queue import FairQueue
 from cometmq.remoting.transport.flow.next_turn import NextTurn
-from cometmq.remoting.transport.flow.owners import requester_of
+from cometmq.remoting.transport.flow.places import requester_of
 
 KNOWN: Final = 0
 """The rank of connections whose requests took little time."""

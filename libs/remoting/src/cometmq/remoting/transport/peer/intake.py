@@ -16,8 +16,7 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import end_of_frames, frame_prefix
 from cometmq.remoting.transport.dispatch import Dispatcher
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.ended import ENDED
+from cometmq.remoting.transport.flow.connected import ENDED, Connected
 from cometmq.remoting.transport.flow.reading import (
     BACKLOG,
     CROWD,
