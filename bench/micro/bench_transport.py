@@ -52,7 +52,7 @@ class Store:
         for call, reply in staged:
             call.answer(reply)
         assert self.server is not None
-        self.server.flush()
+        self.server.writes.flush()
 
 
 async def serve(pipe: Connection, *, is_deferred: bool) -> None:

@@ -85,7 +85,7 @@ async def test_a_search_says_what_is_wrong_with_it(live, send):
     for params, reason in (
         ({"topic": "NoSuchTopic"}, "NoSuchTopic"),
         ({"topic": TOPIC, "id": "nothing"}, "nothing"),
-        ({"topic": TOPIC, "sql": "a >"}, "must follow"),
+        ({"topic": TOPIC, "sql": "a >"}, "column 3"),
         ({"topic": TOPIC, "tag": "a", "sql": "b = 1"}, "not both"),
         ({"topic": TOPIC, "since": "yesterday"}, "yesterday"),
         ({"topic": TOPIC, "offset": "1"}, "needs a broker"),

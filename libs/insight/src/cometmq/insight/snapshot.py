@@ -27,8 +27,6 @@ from cometmq.insight.model import (
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.clock import boottime_ms
 
-TIMEOUT_MS: Final = 3_000
-"""How long a snapshot waits for all answers of one broker."""
 INTERVAL_S: Final = 5.0
 
 
@@ -37,17 +35,19 @@ async def look(
     *,
     history: History | None = None,
     expected: Collection[str] = (),
-    timeout_ms: int = TIMEOUT_MS,
+    timeout_ms: int | None = None,
     further: Sequence[Certificate] = (),
 ) -> Snapshot:
     """Ask all brokers at the same time; return a snapshot, in which brokers without an answer are
     unreachable.
 
-    Without a history of earlier snapshots, rates are unknown. `expected` names brokers that must be
-    there, although no name server may list them; `further` are certificates that the caller knows.
-    Raise CometError if no name server answers.
+    A broker may take `timeout_ms` for all its answers, by default the time of one request of the
+    client. Without a history of earlier snapshots, rates are unknown. `expected` names brokers that
+    must be there, although no name server may list them; `further` are certificates that the caller
+    knows. Raise CometError if no name server answers.
     """
     kept = History() if history is None else history
+    timeout_ms = timeout_ms or admin.options.api_timeout_ms
     begun_ms, now_ms = monotonic_ms(), wall_ms()
     kept.began(now_ms, boottime_ms())
     places = await _places(admin)
