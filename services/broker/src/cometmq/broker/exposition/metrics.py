@@ -13,7 +13,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit
 from cometmq.broker.exposition import rocketmq5_metrics, rocketmq_exporter_metrics
-from cometmq.broker.exposition.existing import groups_of, topics_of
+from cometmq.broker.exposition.existing import groups_of, slave_lags, topics_of
 from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
@@ -309,15 +309,6 @@ LIMIT_FAMILIES: Final[tuple[Family[Sequence[RowLimit]], ...]] = (
 )  # fmt: skip
 
 
-def _slave_lags(broker: Broker) -> Iterable[Row]:
-    """Yield one row per host, for its slowest connection, so that reconnects add no series."""
-    lags: dict[str, int] = {}
-    for address, lag in broker.replication.slaves.lags(broker.store.commit_log.confirm_offset):
-        host = address.rpartition(":")[0]
-        lags[host] = max(lag, lags.get(host, 0))
-    return [((host,), lag) for host, lag in lags.items()]
-
-
 def _refusals(broker: Broker) -> Iterable[Row]:
     counts = broker.replication.slaves.refused_counts
     return [((reason.value,), count) for reason, count in counts.items()]
@@ -341,7 +332,7 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     labelled_gauge(
         "cometmq_slave_lag_bytes", "Log bytes that the slaves on a host have not acknowledged.",
-        ("slave",), _slave_lags,
+        ("slave",), slave_lags,
     ),
     labelled_counter(
         "cometmq_slave_refused_total", "Connections refused on the port for slaves.", ("reason",),

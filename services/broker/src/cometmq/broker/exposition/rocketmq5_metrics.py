@@ -17,7 +17,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.exposition.existing import groups_of, topics_of
 from cometmq.broker.exposition.figures import Figures, GroupLag
-from cometmq.broker.statistics.counters import GroupStats, TopicStats
 from cometmq.broker.statistics.latencies import in_milliseconds
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from cometmq.remoting.types import Language
@@ -25,7 +24,6 @@ from cometmq.remoting.versions import version_name
 from cometmq.runtime.metrics import (
     Family,
     Row,
-    gauge,
     labelled_counter,
     labelled_gauge,
     labelled_histogram,
@@ -33,6 +31,7 @@ from cometmq.runtime.metrics import (
 from cometmq.runtime.metrics.histogram import Buckets
 
 Rows = Callable[[Figures], Iterable[Row]]
+_Table = tuple[tuple[str, tuple[str, ...], Rows, str], ...]
 
 _IN: Final = ("topic", "message_type", "is_system")
 _OUT: Final = ("topic", "consumer_group", "is_retry", "is_system")
@@ -43,10 +42,11 @@ def _flag(value: bool) -> str:  # a label's text
     return "true" if value else "false"
 
 
-def _of_topics(value: Callable[[TopicStats], float]) -> Rows:
+def _of_topics(figure: str) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
         for topic, stats in topics_of(figures.broker):
-            yield (topic, _MESSAGE_TYPE, _flag(is_system_topic(topic))), value(stats)
+            labels = topic, _MESSAGE_TYPE, _flag(is_system_topic(topic))
+            yield labels, getattr(stats, figure)
 
     return rows
 
@@ -56,10 +56,10 @@ def _out_labels(topic: str, group: str) -> tuple[str, ...]:
     return topic, group, _flag(topic.startswith(RETRY_PREFIX)), _flag(is_system)
 
 
-def _of_groups(value: Callable[[GroupStats], float]) -> Rows:
+def _of_groups(figure: str) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
         for (topic, group), stats in groups_of(figures.broker):
-            yield _out_labels(topic, group), value(stats)
+            yield _out_labels(topic, group), getattr(stats, figure)
 
     return rows
 
@@ -108,94 +108,74 @@ def _latencies(figures: Figures) -> Iterable[tuple[Sequence[str], Buckets]]:
     )
 
 
+def _waiting(figures: Figures) -> Iterable[Row]:
+    driver = figures.broker.driver
+    return (("send",), driver.sends.waiting_count), (("pull",), len(driver.reads))
+
+
 def _storage_age(figures: Figures) -> float:
     earliest_ms = -1 if figures.disk is None else figures.disk.earliest_ms
     return 0 if earliest_ms < 0 else max(0, figures.now_ms - earliest_ms)
 
 
-def _behind(value: Callable[[Broker], int]) -> Callable[[Figures], float]:
-    return lambda f: max(0, f.broker.store.stats().max_offset - value(f.broker))
+def _one(value: Callable[[Broker], float]) -> Rows:
+    return lambda figures: (((), value(figures.broker)),)
 
 
+def _behind(value: Callable[[Broker], int]) -> Rows:
+    return _one(lambda broker: max(0, broker.store.stats().max_offset - value(broker)))
+
+
+_COUNTERS: Final[_Table] = (
+    ("messages_in_total", _IN, _of_topics("put_count"), "Messages stored."),
+    ("throughput_in_total", _IN, _of_topics("put_bytes"), "Bytes stored."),
+    ("messages_out_total", _OUT, _of_groups("get_count"), "Messages delivered."),
+    ("throughput_out_total", _OUT, _of_groups("get_bytes"), "Bytes delivered."),
+    ("send_to_dlq_messages_total", ("consumer_group", "topic"), _dead,
+     "Messages moved to a dead-letter topic."),
+    ("commit_messages_total", (), _one(lambda b: b.deferred.transactions.committed_count),
+     "Half messages committed."),
+    ("rollback_messages_total", (), _one(lambda b: b.deferred.transactions.rolled_back_count),
+     "Half messages rolled back."),
+)  # fmt: skip
+_GAUGES: Final[_Table] = (
+    ("consumer_lag_messages", _OUT, _of_lags(lambda one: one.lag), "Messages not yet consumed."),
+    ("consumer_lag_latency", _OUT, _of_lags(lambda one: one.lag_ms),
+     "Age in milliseconds of the oldest message not yet consumed."),
+    ("producer_connections", ("language", "version"), _producers, "Connected producers."),
+    ("consumer_connections", ("consumer_group", "language", "version", "consume_mode"), _consumers,
+     "Connected consumers."),
+    ("processor_watermark", ("processor",), _waiting,
+     "Waiting requests: sends waiting for the disk or a slave, pulls waiting for the disk."),
+    ("broker_permission", (), _one(lambda b: b.settings.broker_permission),
+     "`brokerPermission`: 2 write, 4 read."),
+    ("topic_number", (), _one(lambda b: len(b.tables.topics.table)), "Topics."),
+    ("consumer_group_number", (), _one(lambda b: len(b.tables.groups.table)), "Consumer groups."),
+    ("storage_size", (), _behind(lambda b: b.store.stats().min_offset),
+     "Size of the log in bytes."),
+    ("storage_flush_behind_bytes", (), _behind(lambda b: b.store.stats().flushed_offset),
+     "Log bytes not yet synced."),
+    ("storage_dispatch_behind_bytes", (), _behind(lambda b: b.store.commit_log.confirm_offset),
+     "Log bytes not yet visible to consumers."),
+    ("storage_message_reserve_time", (), lambda f: (((), _storage_age(f)),),
+     "Age in milliseconds of the oldest message."),
+)  # fmt: skip
 FAMILIES: Final[tuple[Family[Figures], ...]] = (
-    labelled_counter(
-        "rocketmq_messages_in_total", "Messages stored.", _IN, _of_topics(lambda s: s.put_count)
+    *(
+        labelled_counter(f"rocketmq_{name}", text, labels, rows)
+        for name, labels, rows, text in _COUNTERS
     ),
-    labelled_counter(
-        "rocketmq_throughput_in_total", "Bytes stored.", _IN, _of_topics(lambda s: s.put_bytes)
-    ),
-    labelled_counter(
-        "rocketmq_messages_out_total", "Messages delivered.", _OUT,
-        _of_groups(lambda s: s.get_count)
-    ),
-    labelled_counter(
-        "rocketmq_throughput_out_total", "Bytes delivered.", _OUT, _of_groups(lambda s: s.get_bytes)
-    ),
-    labelled_gauge(
-        "rocketmq_consumer_lag_messages", "Messages not yet consumed.", _OUT,
-        _of_lags(lambda one: one.lag)
-    ),
-    labelled_gauge(
-        "rocketmq_consumer_lag_latency", "Age in milliseconds of the oldest message not yet "
-        "consumed.", _OUT,
-        _of_lags(lambda one: one.lag_ms)
-    ),
-    labelled_counter(
-        "rocketmq_send_to_dlq_messages_total", "Messages moved to a dead-letter topic.",
-        ("consumer_group", "topic"), _dead
-    ),
-    labelled_gauge(
-        "rocketmq_producer_connections", "Connected producers.", ("language", "version"), _producers
-    ),
-    labelled_gauge(
-        "rocketmq_consumer_connections", "Connected consumers.",
-        ("consumer_group", "language", "version", "consume_mode"), _consumers
+    *(
+        labelled_gauge(f"rocketmq_{name}", text, labels, rows)
+        for name, labels, rows, text in _GAUGES
     ),
     labelled_histogram(
         "rocketmq_rpc_latency",
         "Duration in milliseconds of sends, and of pulls that were not held.",
-        ("protocol_type", "request_code", "is_long_polling"), _latencies
+        ("protocol_type", "request_code", "is_long_polling"),
+        _latencies,
     ),
-    labelled_gauge(
-        "rocketmq_processor_watermark", "Waiting requests: sends waiting for the disk or a slave,"
-        " pulls waiting for the disk.", ("processor",),
-        lambda f: (
-            (("send",), f.broker.driver.sends.waiting_count),
-            (("pull",), len(f.broker.driver.reads)),
-        ),
-    ),
-    gauge(
-        "rocketmq_broker_permission", "`brokerPermission`: 2 write, 4 read.",
-        lambda f: f.broker.settings.broker_permission
-    ),
-    gauge("rocketmq_topic_number", "Topics.", lambda f: len(f.broker.tables.topics.table)),
-    gauge("rocketmq_consumer_group_number", "Consumer groups.",
-          lambda f: len(f.broker.tables.groups.table)),
-    labelled_counter(
-        "rocketmq_commit_messages_total", "Half messages committed.", (),
-        lambda f: (((), f.broker.deferred.transactions.committed_count),)
-    ),
-    labelled_counter(
-        "rocketmq_rollback_messages_total", "Half messages rolled back.", (),
-        lambda f: (((), f.broker.deferred.transactions.rolled_back_count),)
-    ),
-    gauge(
-        "rocketmq_storage_size",
-        "Size of the log in bytes.", _behind(lambda b: b.store.stats().min_offset)
-    ),
-    gauge(
-        "rocketmq_storage_flush_behind_bytes", "Log bytes not yet synced.",
-        _behind(lambda b: b.store.stats().flushed_offset)
-    ),
-    gauge(
-        "rocketmq_storage_dispatch_behind_bytes", "Log bytes not yet visible to consumers.",
-        _behind(lambda b: b.store.commit_log.confirm_offset)
-    ),
-    gauge(
-        "rocketmq_storage_message_reserve_time", "Age in milliseconds of the oldest message.",
-        _storage_age
-    ),
-)  # fmt: skip
+)
 
 
 def tables(broker: Broker) -> list[tuple[Sequence[Family[Figures]], dict[str, str]]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.exposition.existing import groups_of, topics_of
+from cometmq.broker.exposition.existing import groups_of, slave_lags, topics_of
 from cometmq.broker.exposition.figures import Figures, GroupLag
 from cometmq.broker.statistics.counters import (
     BROKER_FIGURES,
@@ -24,6 +24,7 @@ from cometmq.broker.statistics.counters import (
 )
 from cometmq.broker.statistics.rates import WINDOWS_S
 from cometmq.broker.statistics.windows import MINUTE
+from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.remoting.bodies.stats import StatsItem
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.runtime.metrics import Family, Row, labelled_gauge
@@ -114,79 +115,38 @@ def _of_lags(value: Callable[[GroupLag], float | None]) -> Rows:
     return rows
 
 
-def _slaves(figures: Figures) -> Iterable[Row]:
-    broker = figures.broker
-    lags: dict[str, int] = {}
-    for address, lag in broker.replication.slaves.lags(broker.store.commit_log.confirm_offset):
-        host = address.rpartition(":")[0]  # ports change with every connection
-        lags[host] = max(lag, lags.get(host, 0))
-    return [((host,), lag) for host, lag in lags.items()]
-
-
-FAMILIES: Final[tuple[Family[Figures], ...]] = (
-    labelled_gauge(
-        "rocketmq_broker_tps", "Messages stored per second.", _BROKER, _of_broker("put_count")
-    ),
-    labelled_gauge(
-        "rocketmq_broker_qps", "Messages delivered per second.", _BROKER, _of_broker("get_count")
-    ),
-    labelled_gauge(
-        "rocketmq_broker_commitlog_diff", "Log bytes that a slave lacks.", _BROKER, _slaves
-    ),
-    labelled_gauge(
-        "rocketmq_producer_tps", "Messages stored per second.", _TOPIC, _of_topics("put_count")
-    ),
-    labelled_gauge(
-        "rocketmq_producer_message_size", "Bytes stored per second.", _TOPIC,
-        _of_topics("put_bytes")
-    ),
-    labelled_gauge(
-        "rocketmq_producer_offset", "Sum of the queues' end offsets.",
-        _TOPIC, _ends(""),
-    ),
-    labelled_gauge(
-        "rocketmq_topic_retry_offset", "Sum of the end offsets of a retry topic's queues.", _TOPIC,
-        _ends(RETRY_PREFIX)
-    ),
-    labelled_gauge(
-        "rocketmq_topic_dlq_offset",
-        "Sum of the end offsets of a group's dead-letter queues.", ("group",),
-        _ends(DLQ_PREFIX)
-    ),
-    labelled_gauge(
-        "rocketmq_producer_count", "Connected producers.", ("group",),
-        lambda f: [((name,), len(clients)) for name, clients in f.broker.clients.producers.groups()]
-    ),
-    labelled_gauge(
-        "rocketmq_consumer_tps", "Messages delivered per second.", _GROUP, _of_groups("get_count")
-    ),
-    labelled_gauge(
-        "rocketmq_consumer_message_size", "Bytes delivered per second.", _GROUP,
-        _of_groups("get_bytes")
-    ),
-    labelled_gauge(
-        "rocketmq_send_back_nums", "Messages sent back in the last minute.", _GROUP,
-        _of_groups("send_back_count", lambda item: item.sum)
-    ),
-    labelled_gauge(
-        "rocketmq_consumer_offset", "Sum of the committed offsets.", _GROUP,
-        _of_lags(lambda one: one.consumed)
-    ),
-    labelled_gauge(
-        "rocketmq_group_get_latency_by_storetime", "Age in milliseconds of the oldest message not "
-        "yet consumed.", _GROUP,
-        _of_lags(lambda one: one.lag_ms)
-    ),
-    labelled_gauge("rocketmq_group_diff", "Messages not yet consumed.", _DIFF, _diffs(_is_plain)),
-    labelled_gauge(
-        "rocketmq_group_retrydiff", "Retried messages not yet consumed.", _DIFF,
-        _diffs(lambda topic: topic.startswith(RETRY_PREFIX))
-    ),
-    labelled_gauge(
-        "rocketmq_group_dlqdiff", "Dead letters that the group itself has not consumed.", _DIFF,
-        _diffs(lambda topic: topic.startswith(DLQ_PREFIX))
-    ),
+_TABLE: Final[tuple[tuple[str, tuple[str, ...], Rows, str], ...]] = (
+    ("broker_tps", _BROKER, _of_broker("put_count"), "Messages stored per second."),
+    ("broker_qps", _BROKER, _of_broker("get_count"), "Messages delivered per second."),
+    ("broker_commitlog_diff", _BROKER, lambda f: slave_lags(f.broker),
+     "Log bytes that a slave lacks."),
+    ("producer_tps", _TOPIC, _of_topics("put_count"), "Messages stored per second."),
+    ("producer_message_size", _TOPIC, _of_topics("put_bytes"), "Bytes stored per second."),
+    ("producer_offset", _TOPIC, _ends(""), "Sum of the queues' end offsets."),
+    ("topic_retry_offset", _TOPIC, _ends(RETRY_PREFIX),
+     "Sum of the end offsets of a retry topic's queues."),
+    ("topic_dlq_offset", ("group",), _ends(DLQ_PREFIX),
+     "Sum of the end offsets of a group's dead-letter queues."),
+    ("producer_count", ("group",),
+     lambda f: [((name,), len(all_)) for name, all_ in f.broker.clients.producers.groups()],
+     "Connected producers."),
+    ("consumer_tps", _GROUP, _of_groups("get_count"), "Messages delivered per second."),
+    ("consumer_message_size", _GROUP, _of_groups("get_bytes"), "Bytes delivered per second."),
+    ("send_back_nums", _GROUP, _of_groups("send_back_count", lambda item: item.sum),
+     "Messages sent back in the last minute."),
+    ("consumer_offset", _GROUP, _of_lags(lambda one: one.consumed),
+     "Sum of the committed offsets."),
+    ("group_get_latency_by_storetime", _GROUP, _of_lags(lambda one: one.lag_ms),
+     "Age in milliseconds of the oldest message not yet consumed."),
+    ("group_diff", _DIFF, _diffs(_is_plain), "Messages not yet consumed."),
+    ("group_retrydiff", _DIFF, _diffs(lambda topic: topic.startswith(RETRY_PREFIX)),
+     "Retried messages not yet consumed."),
+    ("group_dlqdiff", _DIFF, _diffs(lambda topic: topic.startswith(DLQ_PREFIX)),
+     "Dead letters that the group itself has not consumed."),
 )  # fmt: skip
+FAMILIES: Final = tuple(
+    labelled_gauge(f"rocketmq_{name}", text, labels, rows) for name, labels, rows, text in _TABLE
+)
 
 _PLAIN: Final = {
     "msg_put_total_today_now": "msgPutTotalTodayNow",
@@ -251,23 +211,21 @@ def _runtime(suffix: str, meaning: str, value: Callable[[Figures], float]) -> Fa
     return labelled_gauge(f"rocketmq_brokeruntime_{suffix}", meaning, _RUNTIME, rows)
 
 
-def _plain(suffix: str, key: str) -> Family[Figures]:
+def _keyed(suffix: str, key: str) -> Family[Figures]:
     return _runtime(suffix, f"`{key}` of code 28.", lambda f: float(f.runtime[key]))
 
 
 def _tps(suffix: str, key: str, window: int) -> Family[Figures]:
     seconds = WINDOWS_S[window]
-    return _runtime(
-        f"{suffix}{seconds}", f"`{key}` of code 28, over {seconds} s.",
-        lambda f: float(f.runtime[key].split(" ")[window]),
-    )  # fmt: skip
+    text = f"`{key}` of code 28, over {seconds} s."
+    return _runtime(f"{suffix}{seconds}", text, lambda f: float(f.runtime[key].split(" ")[window]))
 
 
 def _put_time(suffix: str, name: str) -> Family[Figures]:
+    text = f"Puts of the last minute that took {name}."
     return _runtime(
-        f"pmdt_{suffix}", f"Puts of the last minute that took {name}.",
-        lambda f: f.broker.driver.sends.put_times.classes()[name],
-    )  # fmt: skip
+        f"pmdt_{suffix}", text, lambda f: f.broker.driver.sends.put_times.classes()[name]
+    )
 
 
 def _unflushed(figures: Figures) -> float:
@@ -275,26 +233,21 @@ def _unflushed(figures: Figures) -> float:
     return max(0, stats.max_offset - stats.flushed_offset)
 
 
-def _capacity(figures: Figures, *, is_free: bool) -> float:
-    disk = figures.disk
-    assert disk is not None, "the runtime table is empty without disk figures"
-    return disk.free_bytes if is_free else disk.total_bytes
+def _disk(figures: Figures) -> DiskFigures:
+    assert figures.disk is not None, "the runtime table is empty without disk figures"
+    return figures.disk
 
 
 RUNTIME_FAMILIES: Final[tuple[Family[Figures], ...]] = (
-    *(_plain(suffix, key) for suffix, key in _PLAIN.items()),
+    *(_keyed(suffix, key) for suffix, key in _PLAIN.items()),
     *(_tps(suffix, key, n) for suffix, key in _TPS.items() for n in range(len(WINDOWS_S))),
     *(_put_time(suffix, name) for suffix, name in _PUT_TIMES),
     _runtime("remain_howmanydata_toflush", "Log bytes not yet synced.", _unflushed),
     _runtime(
-        "commitlogdir_capacity_free", "Free bytes on the disk.",
-        lambda f: _capacity(f, is_free=True),
+        "commitlogdir_capacity_free", "Free bytes on the disk.", lambda f: _disk(f).free_bytes
     ),
-    _runtime(
-        "commitlogdir_capacity_total",
-        "Size of the disk in bytes.", lambda f: _capacity(f, is_free=False)
-    ),
-)  # fmt: skip
+    _runtime("commitlogdir_capacity_total", "Size of the disk.", lambda f: _disk(f).total_bytes),
+)
 
 
 def tables(broker: Broker) -> list[tuple[Sequence[Family[Figures]], dict[str, str]]]:
