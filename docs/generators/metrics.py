@@ -103,14 +103,8 @@ def page() -> str:
         if group.note:
             lines += [group.note, ""]
         rows = (
-            (code(family.name), _kind(family), ", ".join(map(code, family.labels)), family.help)
+            (code(family.name), family.kind, ", ".join(map(code, family.labels)), family.help)
             for family in group.families
         )
         lines += [*table(("metric", "kind", "labels", "what it says"), rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _kind(family: Family[Any]) -> str:
-    """Return a family's kind, taken from the name of the function that declared it."""
-    declared_by = family.sample.__qualname__.split(".", maxsplit=1)[0]
-    return declared_by.removeprefix("labelled_")
