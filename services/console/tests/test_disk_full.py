@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from cometmq.client.settings import ClientOptions
-from cometmq.console import database
+from cometmq.console.history import store as database
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login import tokens
 from cometmq.remoting.log import NO_LOG
@@ -67,4 +67,4 @@ async def test_the_history_begins_once_there_is_space(tmp_path, full):
 def test_sqlite_says_that_a_disk_is_full(tmp_path):
     schema = "PRAGMA max_page_count = 1; CREATE TABLE t (x)"
     with pytest.raises(database.DiskFull, match="free space on its disk"):
-        database.opened(tmp_path / "n.db", schema=schema, query="", damaged=lambda *_: None)
+        database.opened(tmp_path / "n.db", NO_LOG, schema=schema, query="")

@@ -7,12 +7,12 @@ import asyncio
 import math
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
@@ -23,7 +23,6 @@ from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.reading_rights import patterns_of
 from cometmq.console.login.tokens import GENERATED, Tokens, own_token
 from cometmq.console.pages.switchover import groups_of
-from cometmq.console.programs import Program, certificates_in, check_programs, programs_in
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
@@ -42,7 +41,9 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch
 from cometmq.remoting.transport.tls_contexts import WatchedContext, renewing, server_context
 from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.certificate_files import expiries_named_in
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.home import at_home
 from cometmq.runtime.http.server import HttpServer
 from cometmq.runtime.places import check_port, listen, prepare_folder
 from cometmq.runtime.process.memory import release_free_memory
@@ -62,6 +63,13 @@ CERTIFICATES_MS: Final = 5_000
 """Interval between checks of the console's own TLS files."""
 TOKENS_MS: Final = 1_000
 """Interval between checks of the file of tokens."""
+
+
+class Program(NamedTuple):
+    """A program without a port to ask, and the settings file that names its certificates."""
+
+    name: str
+    file: Path
 
 
 class ConsoleApp:
@@ -377,3 +385,32 @@ async def known_from(audit: Audit) -> Known:
             if entry.user:  # visitors may make changes, too, if anonymousRole allows it
                 known.add(entry.address)
     return known
+
+
+def programs_in(text: str) -> list[Program]:
+    """Parse `NAME=FILE;NAME=FILE`; raise SettingsError for another form."""
+    found = []
+    for word in (it.strip() for it in text.split(";") if it.strip()):
+        name, separator, path = word.partition("=")
+        if not (name.strip() and separator and path.strip()):
+            raise SettingsError(f"programConfigs={word}: it must have the form NAME=FILE")
+        found.append(Program(name.strip(), Path(at_home(path.strip(), f"programConfigs={word}"))))
+    return found
+
+
+def check_programs(programs: Sequence[Program]) -> None:
+    """Raise SettingsError if a settings file cannot be used."""
+    for it in programs:
+        expiries_named_in(it.file)
+
+
+def certificates_in(programs: Sequence[Program]) -> list[Certificate]:
+    """Return the certificates that the files name, without those of unusable files; blocks."""
+    return [one for it in programs for one in _certificates(it)]
+
+
+def _certificates(program: Program) -> Iterator[Certificate]:
+    try:
+        yield from certificates_at(program.name, expiries_named_in(program.file))
+    except SettingsError:
+        return

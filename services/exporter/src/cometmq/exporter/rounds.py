@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from cometmq.exporter.figures import ClientRow, ExporterStats, Figures, GroupRow, RoundEnd
-from cometmq.exporter.news import News
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
@@ -389,3 +388,22 @@ class _Round:
     def _lost(self, broker: Broker, error: CometError) -> None:
         """Note why a broker cannot be asked; the rest of the round does without it."""
         self._found.brokers[broker.name] = f"{broker.address}: {describe(error)}"
+
+
+class News:
+    """The names of the parts that fail now: each is logged once, not in every round."""
+
+    def __init__(self) -> None:
+        self._failing: frozenset[str] = frozenset()
+
+    def update(
+        self, failing: Collection[str], *, unexamined: Collection[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """Return which parts have begun to fail since the last call, and which no longer do.
+
+        A part in `unexamined` does not count as recovered.
+        """
+        now = self._failing.intersection(unexamined).union(failing)
+        began, ended = sorted(now - self._failing), sorted(self._failing - now)
+        self._failing = now
+        return began, ended
