@@ -35,5 +35,6 @@ def test_all_journeys_have_limits(journeys: dict[str, Recorder]) -> None:
 def test_a_journey_has_no_further_steps(journeys: dict[str, Recorder], name: str) -> None:
     if name in journeys:
         steps, limit = journeys[name].steps, LIMITS[name]
-        assert steps.calls <= limit.calls + SLOW_CALLS, f"{name}: bench/steps.py --show lists the calls"
-        assert steps.modules <= limit.modules, f"{name}: bench/steps.py --show lists the modules"
+        advice = f"bench/steps.py --show {name!r} lists the calls"
+        assert steps.calls <= limit.calls + SLOW_CALLS, advice
+        assert steps.modules <= limit.modules, advice

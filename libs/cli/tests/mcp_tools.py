@@ -11,7 +11,7 @@ from cometmq.cli.mcp.tool import Session
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
-from cometmq.console.reading import ReadingAdmin
+from cometmq.insight.reading import ReadingAdmin
 from cometmq.runtime.clock import SystemClock
 
 TIMEOUT_S = 120

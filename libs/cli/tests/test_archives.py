@@ -130,7 +130,7 @@ class Admin:
 
     def __init__(self, *routes, broker=None):
         self._routes, self._broker = list(routes), broker
-        self.namesrv, self.addresses, self.absent = self, ["n"], {"b"}
+        self.namesrv, self.addresses, self.unanswered = self, ["n"], {"b": ""}
 
     async def route(self, _topic):
         return self._routes.pop(0) if len(self._routes) > 1 else self._routes[0]

@@ -14,12 +14,12 @@ from cometmq.console.pages import PAGES
 from cometmq.insight import judge as judge_rules
 from cometmq.insight import rules
 from cometmq.insight.asking import Queue
-from cometmq.insight.certificates import OURS, certificates_at, certificates_of
 from cometmq.insight.finding import Condition
 from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
 from cometmq.insight.judge import Status
 from cometmq.insight.model import Certificate, Since, Snapshot, Trouble, known
+from cometmq.insight.snapshot import OURS, certificates_at, certificates_of
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.overview import GroupHabit, Habit, RefusedRequests
 from cometmq.remoting.bodies.topic_config import TopicConfig

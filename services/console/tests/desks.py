@@ -12,13 +12,13 @@ from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.login.tokens import Tokens
-from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.clients import Known
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, Unknown
+from cometmq.insight.reading import ReadingAdmin
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load
 from cometmq.testing.runtime.clock import FakeClock

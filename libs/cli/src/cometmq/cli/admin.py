@@ -12,14 +12,13 @@ import typer
 from cometmq.cli.access import ACCESS
 from cometmq.cli.outcome import MISSING, note_damage
 from cometmq.cli.output import Cell
-from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument, NoRoute
 from cometmq.client.settings import ClientOptions
+from cometmq.insight.reading import ReadingAdmin
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.errors import (
-    CANNOT_SERVE,
     NO_ANSWER,
     CometError,
     CommandError,
@@ -49,7 +48,7 @@ class DryRun(Exception):
         self.places = list(places)
 
 
-class CommandAdmin(AdminClient):
+class CommandAdmin(ReadingAdmin):
     """Continues without failing brokers and names them; distinguishes an empty cluster from a
     cluster whose brokers are down.
     """
@@ -58,8 +57,6 @@ class CommandAdmin(AdminClient):
         super().__init__(namesrv, options=options)
         self._asked: set[str] = set()
         self._masters: set[str] = set()
-        self.absent: set[str] = set()
-        """Names of the brokers without which the command has continued."""
         self.resume: Callable[[Sequence[BrokerAdmin]], str] = lambda _: "repeat the command"
         """Returns the remedy for an incomplete change, given the brokers that lack the change."""
         self.preview: dict[str, Cell] = {}
@@ -103,7 +100,7 @@ class CommandAdmin(AdminClient):
 
     def without_master(self, name: str, slaves: Sequence[str]) -> None:
         """Record that the command continues without a broker that has no master."""
-        self.absent.add(name)
+        self.unanswered.setdefault(name, "it has no master")
         note_no_master(name, slaves)
 
     async def masters_to_change(
@@ -203,15 +200,13 @@ class CommandAdmin(AdminClient):
 
     def unreachable(self, broker: BrokerAdmin, error: CometError) -> None:
         """Record that the command continues without a broker."""
-        self.absent.add(broker.name or broker.address)
+        super().unreachable(broker, error)
         note_missing(broker.name, broker.address, error)
 
     def refused(self, broker: BrokerAdmin, error: CometError) -> None:
         """Record that the command continues without a broker that cannot serve now; raise any other
         error."""
-        if type(error) not in CANNOT_SERVE:
-            raise error
-        self.absent.add(broker.name or broker.address)
+        super().refused(broker, error)
         place = f"{broker.name} ({broker.address})"
         MISSING.setdefault(
             f"{broker.address} refuses",
@@ -239,15 +234,14 @@ class CommandAdmin(AdminClient):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Query brokers concurrently, skipping brokers that have failed to answer before."""
-        asked: list[BrokerAdmin] = []
-        for broker in brokers:
-            if broker.address in MISSING:
-                self.absent.add(broker.name or broker.address)
-            else:
-                asked.append(broker)
-        self._asked.update(broker.address for broker in asked)
+        """Query brokers concurrently, and record that they were asked."""
+        asked = list(brokers)
+        self._asked.update(it.address for it in asked if not self.is_silent(it))
         return await super().ask_each(asked, question, skip=skip)
+
+    def is_silent(self, broker: BrokerAdmin) -> bool:
+        """Return whether a broker has failed to answer this command before."""
+        return broker.address in MISSING
 
     async def ask_brokers_of(
         self,

@@ -23,16 +23,15 @@ from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.reading_rights import patterns_of
 from cometmq.console.login.tokens import GENERATED, Tokens, own_token
 from cometmq.console.pages.switchover import groups_of
-from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.clients import KNOWN_MAX, Known, proxies_of
 from cometmq.console.web.problems import Problem
-from cometmq.insight.certificates import OURS, certificates_at
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import Progress
 from cometmq.insight.model import Certificate, Snapshot
-from cometmq.insight.snapshot import Watch
+from cometmq.insight.reading import ReadingAdmin
+from cometmq.insight.snapshot import OURS, Watch, certificates_at
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import credentials_of

@@ -10,10 +10,10 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
 from cometmq.console.jobs import Jobs
 from cometmq.console.login.reading_rights import ReadingRights
-from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.findings import Findings
 from cometmq.insight.model import Snapshot
+from cometmq.insight.reading import ReadingAdmin
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 

@@ -28,6 +28,26 @@ from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
 
+
+class News:
+    """The names of the parts that fail now."""
+
+    def __init__(self) -> None:
+        self._failing: frozenset[str] = frozenset()
+
+    def update(
+        self, failing: Collection[str], *, unexamined: Collection[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """Return which parts have begun to fail since the last call, and which no longer do.
+
+        A part in `unexamined` does not count as recovered.
+        """
+        now = self._failing.intersection(unexamined).union(failing)
+        began, ended = sorted(now - self._failing), sorted(self._failing - now)
+        self._failing = now
+        return began, ended
+
+
 T = TypeVar("T")
 
 BROKERS_MAX: Final = 1_000
@@ -388,22 +408,3 @@ class _Round:
     def _lost(self, broker: Broker, error: CometError) -> None:
         """Note why a broker cannot be asked; the rest of the round does without it."""
         self._found.brokers[broker.name] = f"{broker.address}: {describe(error)}"
-
-
-class News:
-    """The names of the parts that fail now: each is logged once, not in every round."""
-
-    def __init__(self) -> None:
-        self._failing: frozenset[str] = frozenset()
-
-    def update(
-        self, failing: Collection[str], *, unexamined: Collection[str] = ()
-    ) -> tuple[list[str], list[str]]:
-        """Return which parts have begun to fail since the last call, and which no longer do.
-
-        A part in `unexamined` does not count as recovered.
-        """
-        now = self._failing.intersection(unexamined).union(failing)
-        began, ended = sorted(now - self._failing), sorted(self._failing - now)
-        self._failing = now
-        return began, ended

@@ -69,7 +69,7 @@ async def planned(  # one parameter per option
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(plan_of(it)) for it in dict.fromkeys(names)]
     plans = [it.result() for it in asked]
-    slaves = sorted(admin.absent & {one.broker for it in plans for one in it.queues})
+    slaves = sorted(admin.unanswered.keys() & {one.broker for it in plans for one in it.queues})
     print_notes([f"messages that only the master of {it} has are left out" for it in slaves])
     return Plan(
         id=uuid4().hex,

@@ -22,14 +22,14 @@ class AbsentBrokers:
     @property
     def names(self) -> list[str]:
         """Return the names of all brokers that have not answered so far."""
-        return sorted(self._admin.absent)
+        return sorted(self._admin.unanswered)
 
     async def of(self, group: str, topics: Iterable[str], only: str | None = None) -> list[str]:
         """Return the absent brokers that may have messages or offsets of a group.
 
         `topics` are the known topics of the group; with `only`, no other topic counts.
         """
-        if not self._admin.absent:
+        if not self._admin.unanswered:
             return []
         if only is not None:
             places = await self._of_topic(only)
@@ -39,7 +39,7 @@ class AbsentBrokers:
                 return self.names
             for topic in topics:
                 places |= await self._of_topic(topic)
-        return sorted(self._admin.absent & places)
+        return sorted(self._admin.unanswered.keys() & places)
 
     async def _of_topic(self, topic: str) -> frozenset[str]:
         if topic not in self._places:

@@ -97,10 +97,10 @@ def note_silent(admin: CommandAdmin, snapshot: Snapshot) -> None:
     for broker in snapshot.brokers:
         text = why.get(f"{broker.name}:{broker.broker_id}")
         if broker.is_master and text is not None:
-            admin.absent.add(broker.name)
+            admin.unanswered[broker.name] = text
             MISSING.setdefault(broker.address, text)
     for name, text in snapshot.incomplete.items():
-        admin.absent.add(name)
+        admin.unanswered[name] = text
         MISSING.setdefault(f"{name} incomplete", f"broker {name} answers only in part: {text}")
 
 

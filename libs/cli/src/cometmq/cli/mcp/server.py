@@ -29,8 +29,8 @@ from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ClientOptions
 from cometmq.console.audit import Audit
-from cometmq.console.reading import ReadingAdmin
 from cometmq.insight.changes.change import Risk
+from cometmq.insight.reading import ReadingAdmin
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime import logging

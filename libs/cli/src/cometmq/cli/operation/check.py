@@ -25,9 +25,8 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import ClientError, NoRoute
-from cometmq.insight.certificates import certificates_at
 from cometmq.insight.model import Snapshot
-from cometmq.insight.snapshot import look
+from cometmq.insight.snapshot import certificates_at, look
 from cometmq.insight.words import counted
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError

@@ -14,10 +14,10 @@ from cometmq.console.desk import Desk
 from cometmq.console.login.reading_rights import account_why_not
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
-from cometmq.console.reading import ReadingAdmin
 from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
 from cometmq.insight.model import Snapshot, Unknown
+from cometmq.insight.reading import ReadingAdmin
 from cometmq.insight.times import parsed
 
 NOT_READABLE: Final = Unknown("you may not read messages of this topic")

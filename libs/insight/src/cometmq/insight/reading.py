@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client for pages: it continues without brokers that do not answer.
+"""The admin client that continues without brokers that do not answer.
 
-Each page has its own client (`for_page`), which sends one request to such a broker, and records it
-for the page. Changes use a client that raises instead.
+It sends one request to such a broker, and records it: each page has its own client (`for_page`),
+and commands name the broker after their output (`CommandAdmin`). Changes need all brokers.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -25,7 +25,8 @@ class ReadingAdmin(AdminClient):
     ) -> None:
         super().__init__(namesrv, options=options, log=log)
         self.unanswered: dict[str, str] = {}
-        """Brokers that were left out, with the reasons."""
+        """Names of the brokers that were left out, with the reasons."""
+        self._silent: set[str] = set()
 
     def for_page(self) -> Self:
         """Return a client that shares the connections, and has asked no broker yet."""
@@ -38,19 +39,29 @@ class ReadingAdmin(AdminClient):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Query brokers concurrently; skip those that have failed to answer this page before."""
-        asked = [it for it in brokers if _name(it) not in self.unanswered]
+        """Query brokers concurrently; skip those that have failed to answer before."""
+        asked: list[BrokerAdmin] = []
+        for it in brokers:
+            if self.is_silent(it):
+                self.unanswered.setdefault(_name(it), "it did not answer before")
+            else:
+                asked.append(it)
         return await super().ask_each(asked, question, skip=skip)
+
+    def is_silent(self, broker: BrokerAdmin) -> bool:
+        """Return whether a broker has failed to answer before, so that it is not asked again."""
+        return broker.address in self._silent
 
     def unreachable(self, broker: BrokerAdmin, error: CometError) -> None:
         """Continue without the broker."""
+        self._silent.add(broker.address)
         self.unanswered.setdefault(_name(broker), str(error))
 
     def refused(self, broker: BrokerAdmin, error: CometError) -> None:
         """Continue without a broker that cannot serve now; raise any other error."""
         if type(error) not in CANNOT_SERVE:
             raise error
-        self.unreachable(broker, error)
+        ReadingAdmin.unreachable(self, broker, error)  # a command words the two differently
 
     def without_master(self, _name: str, _slaves: Sequence[str]) -> None:
         """Continue silently, because the snapshot names the broker."""
