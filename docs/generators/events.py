@@ -32,8 +32,8 @@ an *info* event for each message.
 - *info*: a change of state that an operator wants to see on a timeline;
 - *debug*: details of single requests.
 
-`...` stands for the facts that identify a broker, for the changed settings, or for `down_s` and
-`failed_count` of an outage.
+`...` stands for the facts that identify a broker, for the changed settings, for the topics and
+queues of a callback, or for `down_s` and `failed_count` of an outage.
 """
 
 

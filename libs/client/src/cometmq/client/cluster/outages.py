@@ -81,20 +81,32 @@ class Outages:
                 return
             outage.reported_ms = now_ms
             facts = self._extent(outage)
-        event = "namesrv.unreachable" if peer == NAMESRV else "broker.unreachable"
-        self.log.warning(event, **self._server(peer), error=str(error), **facts)
+        if peer == NAMESRV:
+            self.log.warning("namesrv.unreachable", groups=self._names(), error=str(error), **facts)
+        else:
+            self.log.warning(
+                "broker.unreachable", peer=peer, groups=self._names(), error=str(error), **facts
+            )
 
     def end(self, peer: str) -> None:
         """End an outage, if there is one, and log that the server can be reached again."""
-        if (outage := self._open.pop(peer, None)) is not None:
-            event = "namesrv.reachable" if peer == NAMESRV else "broker.reachable"
-            self.log.info(event, **self._server(peer), **self._extent(outage))
+        outage = self._open.pop(peer, None)
+        if outage is None:
+            return
+        if peer == NAMESRV:
+            self.log.info("namesrv.reachable", groups=self._names(), **self._extent(outage))
+        else:
+            self.log.info(
+                "broker.reachable", peer=peer, groups=self._names(), **self._extent(outage)
+            )
 
     def keep_only(self, addresses: Collection[str]) -> None:
         """End the outages of brokers that are no longer in any route."""
         for peer in self._open.keys() - {NAMESRV, *addresses}:
             outage = self._open.pop(peer)
-            self.log.info("broker.forgotten", **self._server(peer), **self._extent(outage))
+            self.log.info(
+                "broker.forgotten", peer=peer, groups=self._names(), **self._extent(outage)
+            )
 
     def failed(self, event: str, error: Exception, /, **facts: object) -> None:
         """Log a failed step as a warning, or at debug level if an outage explains it."""
@@ -115,9 +127,8 @@ class Outages:
         # The heartbeat that follows a lost connection begins an outage or reconnects silently.
         return isinstance(error, ConnectFailed | ConnectionLost) and self._is_probed(error.address)
 
-    def _server(self, peer: str) -> dict[str, object]:
-        groups = ",".join(self._groups())
-        return {"groups": groups} if peer == NAMESRV else {"peer": peer, "groups": groups}
+    def _names(self) -> str:
+        return ",".join(self._groups())
 
     def _extent(self, outage: _Outage) -> dict[str, object]:
         ms = self._clock_ms() - outage.begin_ms

@@ -314,21 +314,16 @@ class TransactionProducer(Producer, TransactionMember):
         """Return the state of a local transaction; log its exception, if it raised one."""
         state = state_after(decision, rolls_back=self.options.rollback_on_error)
         if (error := decision[1]) is not None:
-            self._note_failure("transaction.failed", message, error, state=state.name)
+            self._log.warning(
+                "transaction.failed",
+                state=state.name,
+                group=self.group,
+                topic=message.topic,
+                transaction=message.message_id,
+                error=describe(error),
+                exc_info=traced(error),
+            )
         return state
-
-    def _note_failure(
-        self, event: str, message: Message | MessageExt, error: BaseException, **facts: object
-    ) -> None:
-        self._log.warning(
-            event,
-            **facts,
-            group=self.group,
-            topic=message.topic,
-            transaction=message.message_id,
-            error=describe(error),
-            exc_info=traced(error),
-        )
 
     async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
         """Store a half message; once the outcome is known, call `end` on the returned transaction.
@@ -430,7 +425,14 @@ class TransactionProducer(Producer, TransactionMember):
         message = received(record, "", self._namespace, body=body)
         state, error = await self._check_caller.call(self._check, message)
         if error is not None:
-            self._note_failure("transaction.check_failed", message, error)
+            self._log.warning(
+                "transaction.check_failed",
+                group=self.group,
+                topic=message.topic,
+                transaction=message.message_id,
+                error=describe(error),
+                exc_info=traced(error),
+            )
         header = EndTransaction(
             producer_group=self._full_group,
             tran_state_table_offset=asked.tran_state_table_offset,

@@ -266,28 +266,32 @@ class Puller:
 
     async def _message(self, record: MessageRecord, queue: MessageQueue) -> MessageExt | None:
         """Return a record's message, or None if its body cannot be decompressed; log damage."""
+        instance, broker_name = self._instance, queue.broker_name
         try:
             body = await plain_body(record.body, record.sys_flag)
         except CorruptRecord as error:
-            self._log_damage("message.unreadable", record, queue, describe(error))
+            instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                "message.unreadable",
+                topic=queue.topic,
+                broker=broker_name,
+                queue_id=queue.queue_id,
+                queue_offset=record.queue_offset,
+                message_id=record.unique_key or record.offset_message_id,
+                error=describe(error),
+            )
             return None
-        message = received(record, queue.broker_name, self._instance.namespace, body=body)
+        message = received(record, broker_name, instance.namespace, body=body)
         if message.__class__ is DamagedMessage:
-            self._log_damage("message.damaged", record, queue, damage_text(message))
+            instance.log.error(
+                "message.damaged",
+                topic=queue.topic,
+                broker=broker_name,
+                queue_id=queue.queue_id,
+                queue_offset=record.queue_offset,
+                message_id=message.message_id,
+                error=damage_text(message),
+            )
         return message
-
-    def _log_damage(
-        self, event: str, record: MessageRecord, queue: MessageQueue, error: str
-    ) -> None:
-        self._instance.log.error(
-            event,
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue_id=queue.queue_id,
-            queue_offset=record.queue_offset,
-            message_id=record.unique_key or record.offset_message_id,
-            error=error,
-        )
 
     def _check_missing(
         self,
