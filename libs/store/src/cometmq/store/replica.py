@@ -6,7 +6,7 @@ remains at the end of the last whole record, and a restart truncates the rest. I
 the master announces the offset up to which records are confirmed; later records remain in the log
 without being dispatched.
 
-A truncation may remove the mark of a deleted topic (`writing/deletion_mark.py`) or of a trimmed
+A truncation may remove the mark of a deleted topic (`writing/marks.py`) or of a trimmed
 queue, for example if this broker was the master and no other copy got the mark. The messages then
 exist again, and the topic's queues are rebuilt from the whole log.
 """

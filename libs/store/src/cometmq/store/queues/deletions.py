@@ -5,7 +5,7 @@ A deletion takes effect in memory at once, but the queues' files are deleted lat
 checkpoint's progress counts their entries until the next checkpoint. After a kill, recovery would
 therefore continue the old queues. If a new topic has the same name, its queue offsets restart at 0,
 and recovery would take its messages for damaged ones. The notes prevent that. The deletion is also
-marked in the log (`writing/deletion_mark.py`); followers make the same note when they reach the
+marked in the log (`writing/marks.py`); followers make the same note when they reach the
 mark.
 
 Layout of the file (docs/protocol/store.md#deletions): for each note a CRC-32 of the rest of it

@@ -2,7 +2,7 @@
 """The floors of queues: the offsets before which an administrator has deleted all messages.
 
 Every copy sets the floor once its readers may see the mark of the trim in the log
-(`writing/trim_mark.py`). The deleted records stay in the log until they expire. They precede the
+(`writing/marks.py`). The deleted records stay in the log until they expire. They precede the
 mark, so the floor is needed only as long as the log has its mark.
 
 Layout of the file (docs/protocol/store.md#deletions): a CRC-32 of the rest (uint32), then for each

@@ -110,7 +110,8 @@ class Scrubber:
             if not left:
                 self._parts.log.info("log.damage_gone", physical_offset=part.start, size=size)
         if host_crashed and files.files and end > files.first:
-            begin = max(files.first, files.first + self._file_count(end) * files.file_size)
+            whole_count = -(-(end - files.first) // files.file_size) - FILES_AT_START
+            begin = max(files.first, files.first + whole_count * files.file_size)
             for span in spans(files, begin, end):
                 damage += checksums.check(span).damaged
             self._parts.log.info("log.verified", physical_offset=begin, size=end - begin)
@@ -125,11 +126,6 @@ class Scrubber:
         if is_changed and not has_lost:  # the next save comes after the caller has noted the loss
             self.save(self._state)
         return has_lost
-
-    def _file_count(self, end: int) -> int:
-        """Return the number of files before the first one that startup reads."""
-        files = self._parts.commit_log.files
-        return -(-(end - files.first) // files.file_size) - FILES_AT_START
 
     def finish(self) -> None:
         """Save the round's position; blocks."""
