@@ -8,12 +8,18 @@ from zlib import crc32
 import pytest
 
 from cometmq.peers.long_forms import sampled, seeds
-from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
+from cometmq.remoting.message.record import ScanStatus, scan_record
 from cometmq.store.inspection.verification import StoreState
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.results import PutStatus
 from cometmq.store.writing.marks import deletion_mark, is_deletion
-from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 16)
@@ -32,17 +38,9 @@ def put(rig, topic, queue_id, body):
 
 def bodies(store, topic="T"):
     """Return the messages of each queue of a topic."""
-    found = {}
-    for queue_id in range(store.reader.queue_count(topic)):
-        queue, offset = [], store.reader.min_offset(topic, queue_id)
-        while offset < store.reader.max_offset(topic, queue_id):
-            result = store.reader.get_messages(topic, queue_id, offset, 32)
-            assert result.records, (queue_id, offset, result.status)
-            queue += [decode_record(record).body for record in result.records]
-            offset = result.next_offset
-        if queue:
-            found[queue_id] = queue
-    return found
+    queues = range(store.reader.queue_count(topic))
+    found = {it: [record.body for record in records_of(store, topic, it)] for it in queues}
+    return {queue_id: queue for queue_id, queue in found.items() if queue}
 
 
 class Master:

@@ -14,16 +14,6 @@ from cometmq.testing.store.builders import StoreRig, make_message, small_setting
 from cometmq.testing.store.memory_disk import MemoryDisk
 
 
-def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):
-    found: list[Any] = []
-    while True:
-        result = rig.store.reader.get_messages(topic, queue_id, offset, count)
-        if result.status is not GetStatus.FOUND:
-            return found
-        found += [decode_record(record).body for record in result.records]
-        offset = result.next_offset
-
-
 def test_a_message_is_visible_only_after_the_commit(rig):
     results: list[Any] = []
     rig.store.writer.put(make_message(body=b"one"), results.append)
@@ -33,7 +23,7 @@ def test_a_message_is_visible_only_after_the_commit(rig):
     rig.store.writer.commit()
     assert results[0].status is PutStatus.PUT_OK
     assert results[0].queue_offset == 0
-    assert bodies(rig) == [b"one"]
+    assert rig.bodies() == [b"one"]
 
 
 def test_answers_come_in_the_order_of_the_log(rig):
@@ -51,7 +41,7 @@ def test_messages_go_on_in_the_next_file_and_none_is_lost(rig):
     for body in sent:
         assert rig.put(make_message(body=body)).status is PutStatus.PUT_OK
     assert rig.store.stats().commit_log_file_count > 3
-    assert bodies(rig) == sent
+    assert rig.bodies() == sent
 
 
 def test_a_batch_of_one_commit_may_span_files(rig):
@@ -60,7 +50,7 @@ def test_a_batch_of_one_commit_may_span_files(rig):
         rig.store.writer.put(make_message(body=b"%0100d" % number), results.append)
     rig.store.writer.commit()
     assert {result.status for result in results} == {PutStatus.PUT_OK}
-    assert bodies(rig) == [b"%0100d" % number for number in range(100)]
+    assert rig.bodies() == [b"%0100d" % number for number in range(100)]
 
 
 def test_reads_go_on_in_the_next_consume_queue_file(rig):
@@ -78,7 +68,7 @@ def test_entries_on_disk_and_in_memory_read_as_one_queue(rig):
     rig.work(2)
     for number in range(7, 12):
         rig.put(make_message(body=b"%d" % number))
-    assert bodies(rig) == [b"%d" % number for number in range(12)]
+    assert rig.bodies() == [b"%d" % number for number in range(12)]
     assert [decode_record(r).body for r in rig.store.reader.get_messages("T", 0, 6, 2).records] == [
         b"6",
         b"7",
@@ -169,8 +159,8 @@ def test_a_batch_may_be_of_several_queues(rig):
     rig.store.writer.put_batch(unit, results.append)
     rig.store.writer.commit()
     assert results[0].status is PutStatus.PUT_OK
-    assert bodies(rig, "T") == [b"a", b"c"]
-    assert bodies(rig, "U")[1:] == [b"b"]
+    assert rig.bodies("T") == [b"a", b"c"]
+    assert rig.bodies("U")[1:] == [b"b"]
     records = (
         rig.store.reader.get_messages("T", 0, 0, 32).records
         + rig.store.reader.get_messages("U", 0, 1, 32).records
@@ -344,7 +334,7 @@ def test_a_clean_stop_leaves_no_abort_file_and_no_spare_file(disk):
     again = StoreRig(disk)
     assert again.store.upkeep.recovered.was_clean
     assert again.store.upkeep.recovered.record_count == 0
-    assert len(bodies(again)) == 30
+    assert len(again.bodies()) == 30
     assert again.put(make_message()).queue_offset == 30
 
 
@@ -359,7 +349,7 @@ def test_deleting_a_topic_frees_its_files_and_offsets_begin_again(disk, rig):
     rig.work(5)
     assert rig.store.reader.topics() == {"Gone", "Stays"}
     assert disk.names("/store/consumequeue/Gone") == ["0"]
-    assert len(bodies(rig, "Stays")) == 30
+    assert len(rig.bodies("Stays")) == 30
 
 
 def create_job(rig):

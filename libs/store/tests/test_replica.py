@@ -12,7 +12,7 @@ from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.upkeep import checkpointer
 from cometmq.store.writing.write_state import Refusal
-from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.testing.store.builders import StoreRig, make_message, records_of
 from cometmq.testing.store.memory_disk import MemoryDisk
 
 
@@ -26,12 +26,7 @@ def master_log(count):
 
 
 def bodies(store):
-    found = []
-    for queue_id in range(2):
-        for offset in range(store.reader.max_offset("T", queue_id)):
-            result = store.reader.get_messages("T", queue_id, offset, 1)
-            assert result.status is GetStatus.FOUND
-            found.append(decode_record(result.records[0]).body)
+    found = [it.body for queue_id in range(2) for it in records_of(store, "T", queue_id)]
     return sorted(found, key=int)
 
 

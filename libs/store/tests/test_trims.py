@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cometmq.peers.long_forms import seeds
-from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
+from cometmq.remoting.message.record import ScanStatus, scan_record
 from cometmq.store.inspection.dump import dump_log, dump_queue
 from cometmq.store.inspection.inspect import inspect_store
 from cometmq.store.inspection.verification import StoreState
@@ -18,7 +18,14 @@ from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.writing.marks import trim_mark, trimmed_by
-from cometmq.testing.store.builders import START_MS, Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    START_MS,
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 from cometmq.testing.store.memory_disk import MemoryDisk
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 16)
@@ -52,15 +59,9 @@ def held(store, topic="T"):
     """Return the first offset of each queue of a topic, and its messages."""
     found = {}
     for queue_id in range(store.reader.queue_count(topic)):
-        first = offset = store.reader.min_offset(topic, queue_id)
-        bodies = []
-        while offset < store.reader.max_offset(topic, queue_id):
-            result = store.reader.get_messages(topic, queue_id, offset, 32)
-            assert result.records, (queue_id, offset, result.status)
-            bodies += [decode_record(record).body for record in result.records]
-            offset = result.next_offset
-        if offset:
-            found[queue_id] = first, bodies
+        first = store.reader.min_offset(topic, queue_id)
+        if store.reader.max_offset(topic, queue_id):
+            found[queue_id] = first, [it.body for it in records_of(store, topic, queue_id)]
     return found
 
 

@@ -21,7 +21,13 @@ from cometmq.store.reads import finish
 from cometmq.store.results import BoundaryType, GetStatus
 from cometmq.store.upkeep.entry_repair import ATTEMPTS_MAX, STALL_MS
 from cometmq.store.upkeep.walks import BLOCK_BYTES
-from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 from cometmq.testing.store.memory_disk import MemoryFile
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2_000)
@@ -409,14 +415,8 @@ def tagged(disk, events):
 
 
 def of_tag(rig, tag):
-    code, offset, found = rig.entry("T", 0, tag + 30).tag_code, 0, []
-    while offset < 400:
-        result = rig.settled(
-            partial(rig.store.reader.get_messages, "T", 0, offset, 32, accept=code.__eq__)
-        )
-        found += [decode_record(record).queue_offset for record in result.records]
-        offset = result.next_offset
-    return found
+    code = rig.entry("T", 0, tag + 30).tag_code
+    return [it.queue_offset for it in records_of(rig.store, accept=code.__eq__)]
 
 
 @sampled(5)
@@ -571,9 +571,5 @@ def test_a_start_on_damaged_entries_loses_nothing(disk, events, at, stop, conten
     entries_of(disk)[at * ENTRY.size : (at + 20) * ENTRY.size] = content * (20 * ENTRY.size)
     rig = StoreRig(disk, settings, log=events, boot_id="other" if stop == "crash" else "boot")
     assert rig.store.reader.max_offset("T", 0) >= 200
-    found, offset = [], 0
-    while offset < rig.store.reader.max_offset("T", 0):
-        result = rig.settled(partial(pull, rig, offset))
-        found += [decode_record(it).queue_offset for it in result.records]
-        offset = result.next_offset
+    found = [it.queue_offset for it in records_of(rig.store)]
     assert found[:200] == list(range(200))

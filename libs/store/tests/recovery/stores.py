@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores in memory that are filled, stopped and read."""
 
-from cometmq.remoting.message.record import decode_record
 from cometmq.store.reads import finish
-from cometmq.store.results import GetStatus, PutStatus
-from cometmq.testing.store.builders import StoreRig, make_message
+from cometmq.store.results import PutStatus
+from cometmq.testing.store.builders import StoreRig, make_message, records_of
 
 LOG = "/store/commitlog/"
 
@@ -20,15 +19,10 @@ def fill(rig, count, start=0, topic="T", queues=2):
 def bodies(rig, topic="T", queues=2):
     found = []
     for queue_id in range(queues):
-        offset = rig.store.reader.min_offset(topic, queue_id)
-        while True:
-            result = rig.store.reader.get_messages(topic, queue_id, offset, 32)
-            if result.status is not GetStatus.FOUND:
-                break
-            for record in map(decode_record, result.records):
-                assert record.queue_offset == offset
-                offset += 1
-                found.append(record.body)
+        records = records_of(rig.store, topic, queue_id)
+        first = rig.store.reader.min_offset(topic, queue_id)
+        assert [it.queue_offset for it in records] == list(range(first, first + len(records)))
+        found += [it.body for it in records]
     return sorted(found, key=lambda body: int(body.split(b"-")[1]))
 
 

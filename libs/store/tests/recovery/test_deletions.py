@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cometmq.peers.long_forms import sampled
-from cometmq.remoting.message.record import decode_record
 from cometmq.store.queues.deletions import FILE_BYTES, Deletion, decode
 from cometmq.store.recovery.start import StartReason
 from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
@@ -25,16 +24,6 @@ def opened(disk, *, settings=SETTINGS, **options):
 
 def put(rig, *bodies, topic="T", queue_id=0):
     return [rig.put(make_message(topic, queue_id, body)).queue_offset for body in bodies]
-
-
-def bodies(rig, topic="T", queue_id=0):
-    found, offset = [], rig.store.reader.min_offset(topic, queue_id)
-    while offset < rig.store.reader.max_offset(topic, queue_id):
-        result = rig.store.reader.get_messages(topic, queue_id, offset, 32)
-        assert result.records
-        found += [decode_record(record).body for record in result.records]
-        offset = result.next_offset
-    return found
 
 
 def olds(count):
@@ -65,10 +54,10 @@ def test_only_the_messages_of_the_new_topic_survive_a_kill(disk, is_saved, old_c
         rig, events = opened(copy.deepcopy(disk), has_copies=has_copies)
         check_start(events)
         assert not rig.store.upkeep.recovered.has_cut_records
-        assert bodies(rig) == new
-        assert bodies(rig, "U") == [b"other"]
+        assert rig.bodies() == new
+        assert rig.bodies("U") == [b"other"]
         assert put(rig, b"next") == [new_count]
-        assert bodies(rig) == [*new, b"next"]
+        assert rig.bodies() == [*new, b"next"]
 
 
 def test_a_topic_that_is_not_created_again_stays_deleted(disk):
@@ -97,7 +86,7 @@ def test_each_start_after_kills_in_a_row_finds_the_new_topic(disk):
         disk.crash()
         rig, events = opened(disk)
         check_start(events)
-        assert bodies(rig) == expected
+        assert rig.bodies() == expected
 
 
 @pytest.mark.parametrize("between", [0, 1, 3])
@@ -112,7 +101,7 @@ def test_a_topic_that_is_deleted_twice_holds_the_newest_messages(disk, between):
     disk.crash()
     rig, events = opened(disk)
     check_start(events)
-    assert bodies(rig) == [b"new 2"]
+    assert rig.bodies() == [b"new 2"]
 
 
 def test_a_topic_with_many_queues_and_files(disk):
@@ -125,7 +114,7 @@ def test_a_topic_with_many_queues_and_files(disk):
     disk.crash()
     rig, events = opened(disk)
     check_start(events)
-    assert [bodies(rig, "T", queue_id) for queue_id in range(4)] == [[], [], [b"new"], []]
+    assert [rig.bodies("T", queue_id) for queue_id in range(4)] == [[], [], [b"new"], []]
     rig.work(5)
     assert disk.names("/store/consumequeue/T") == ["2"]
 
@@ -173,15 +162,15 @@ def test_a_kill_before_any_operation_of_the_disk_loses_nothing(disk):
     for state, acknowledged, pending in recorder.states:
         again, events = opened(state)
         assert events.of("log.damaged") == []
-        assert bodies(again) in (acknowledged, pending)
-        assert bodies(again, "U") == [b"other"]
-        count = len(bodies(again))
+        assert again.bodies() in (acknowledged, pending)
+        assert again.bodies("U") == [b"other"]
+        count = len(again.bodies())
         assert put(again, b"next") == [count]
         state.crash()
         again, events = opened(state)
         assert events.of("log.damaged") == []
-        assert bodies(again)[-1:] == [b"next"]
-        assert len(bodies(again)) == count + 1
+        assert again.bodies()[-1:] == [b"next"]
+        assert len(again.bodies()) == count + 1
 
 
 def test_a_synced_message_of_a_new_topic_survives_a_power_loss(disk):
@@ -194,7 +183,7 @@ def test_a_synced_message_of_a_new_topic_survives_a_power_loss(disk):
     disk.lose_power()
     rig, events = opened(disk)
     check_start(events)
-    assert bodies(rig) == [b"new"]
+    assert rig.bodies() == [b"new"]
 
 
 def test_messages_after_a_log_that_lost_its_end_are_kept(disk):
@@ -214,7 +203,7 @@ def test_messages_after_a_log_that_lost_its_end_are_kept(disk):
     disk.crash()
     rig, events = opened(disk)
     check_start(events)
-    assert bodies(rig) == [b"new"]
+    assert rig.bodies() == [b"new"]
 
 
 def test_a_truncation_that_cuts_off_a_deletion_brings_the_topic_back(disk):
@@ -227,12 +216,12 @@ def test_a_truncation_that_cuts_off_a_deletion_brings_the_topic_back(disk):
     rig.store.delete_topic("T")
     rig.store.truncate(border)
     rig.store.publisher.confirm(None)
-    assert bodies(rig) == olds(5)
+    assert rig.bodies() == olds(5)
     assert put(rig, b"new") == [5]
     disk.crash()
     rig, events = opened(disk)
     check_start(events)
-    assert bodies(rig) == [*olds(5), b"new"]
+    assert rig.bodies() == [*olds(5), b"new"]
 
 
 def test_notes_of_a_folder_that_another_program_has_used_are_dropped(disk):
@@ -245,7 +234,7 @@ def test_notes_of_a_folder_that_another_program_has_used_are_dropped(disk):
     path = "/store/checkpoint"
     disk.contents[path][:24] = (1 << 60).to_bytes(8, "big") * 3  # RocketMQ has written it since
     rig, _ = opened(disk)
-    assert bodies(rig) == []
+    assert rig.bodies() == []
     assert decode(bytes(disk.contents[NOTES])) == []
 
 

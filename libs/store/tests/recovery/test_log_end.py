@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every row of the table of ends of the log: torn tails, lost and damaged records."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 
 from cometmq.peers.long_forms import sampled
 from cometmq.remoting.message.new_message import encode_record
-from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
+from cometmq.remoting.message.record import Scan, ScanStatus
 from cometmq.store.errors import CorruptStore
 from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.reads import finish
 from cometmq.store.recovery.log_end import StopVerdict, judge_stop
 from cometmq.store.recovery.start import StartReason
-from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 from cometmq.testing.store.memory_disk import MemoryDisk
 
 from .stores import LOG, all_files, bodies, damage, fill, sent
@@ -247,13 +252,6 @@ def test_damaged_headers_cost_the_messages_of_their_page(disk, field):
         for number, (at, size) in enumerate(places)
         if not pages & {at // 4096, (at + size - 1) // 4096}
     ]
-    found = []
-    for queue_id in (0, 1):
-        offset = 0
-        while offset < 200:
-            read = partial(rig.store.reader.get_messages, "T", queue_id, offset, 32)
-            result = rig.settled(read)
-            found += [decode_record(it).body for it in result.records]
-            offset = result.next_offset
+    found = [it.body for queue_id in (0, 1) for it in records_of(rig.store, "T", queue_id)]
     assert sorted(found) == sorted(intact)
     assert len(intact) > 300

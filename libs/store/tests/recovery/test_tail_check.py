@@ -2,16 +2,19 @@
 """Damage behind the last checkpoint, which no checksum covers, is found record by record."""
 
 import struct
-from functools import partial
 
 import pytest
 
 from cometmq.peers.long_forms import sampled
-from cometmq.remoting.message.record import decode_record
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.recovery.tail_check import is_sound
-from cometmq.store.results import GetStatus
-from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 
 SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20)
 PER_QUEUE = 12
@@ -47,15 +50,9 @@ def opened(disk, *, has_copies=False):
 
 
 def read(rig, topic, queue_id):
-    found, offset = {}, 0
-    while offset < rig.store.reader.max_offset(topic, queue_id):
-        result = rig.settled(partial(rig.store.reader.get_messages, topic, queue_id, offset, 8))
-        assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
-        for record in map(decode_record, result.records):
-            assert (record.topic, record.queue_id) == (topic, queue_id)
-            found[record.queue_offset] = record.body
-        offset = result.next_offset
-    return found
+    records = records_of(rig.store, topic, queue_id)
+    assert all((it.topic, it.queue_id) == (topic, queue_id) for it in records)
+    return {it.queue_offset: it.body for it in records}
 
 
 def check(rig, victim, *, claimed=None):

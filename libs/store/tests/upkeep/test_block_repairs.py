@@ -2,16 +2,20 @@
 """Damaged blocks are replaced by bytes that fit their checksum, and by nothing else."""
 
 import itertools
-from functools import partial
 from random import Random
 
 import pytest
 
-from cometmq.remoting.message.record import decode_record
 from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
 from cometmq.store.log.damage import DamagedRange, without
 from cometmq.store.upkeep.block_repairs import Offer
-from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 
 FILE_BYTES = 2 * BLOCK_BYTES + 20_000
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_hours=0)
@@ -44,14 +48,9 @@ def hurt(disk, rig, *places):
 
 
 def read(rig):
-    found, store = [], rig.store
-    for queue_id in range(2):
-        offset = 0
-        while offset < store.reader.max_offset("T", queue_id):
-            result = rig.settled(partial(store.reader.get_messages, "T", queue_id, offset, 32))
-            found += [(queue_id, decode_record(it).queue_offset) for it in result.records]
-            offset = result.next_offset
-    return found
+    return [
+        (it.queue_id, it.queue_offset) for at in (0, 1) for it in records_of(rig.store, "T", at)
+    ]
 
 
 def log_of(rig):

@@ -2,7 +2,6 @@
 """Damage to the log is found, reported, hidden from readers and remembered across restarts."""
 
 import errno
-from functools import partial
 from random import Random
 
 import pytest
@@ -16,7 +15,13 @@ from cometmq.store.results import GetStatus
 from cometmq.store.upkeep.scrubber import RATE_MIN
 from cometmq.store.upkeep.withheld import DamagedMessages, ScrubState, described, load_state
 from cometmq.testing.remoting.hostile_json import hostile
-from cometmq.testing.store.builders import Events, StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import (
+    Events,
+    StoreRig,
+    make_message,
+    records_of,
+    small_settings,
+)
 
 FILE_BYTES = 5 * BLOCK_BYTES
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_rate_max=64 << 10)
@@ -60,14 +65,7 @@ def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):
 
 def read(rig, queue_id):
     """Return the offsets of all messages that a consumer receives."""
-    offset, found = 0, []
-    while offset < rig.store.reader.max_offset("T", queue_id):
-        result = rig.settled(partial(rig.store.reader.get_messages, "T", queue_id, offset, 32))
-        assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
-        assert result.next_offset > offset
-        found += [decode_record(record).queue_offset for record in result.records]
-        offset = result.next_offset
-    return found
+    return [it.queue_offset for it in records_of(rig.store, "T", queue_id)]
 
 
 def missing(rig):

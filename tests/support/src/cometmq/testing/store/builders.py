@@ -2,6 +2,7 @@
 """Messages, settings, and a driver that runs a store's jobs synchronously."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
-from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.parts import NO_NATIVE_CODE, NativeCode, no_pause
@@ -152,12 +153,9 @@ class StoreRig:
         assert found is not None, f"no entry {queue_offset} in {topic} {queue_id}"
         return found
 
-    def bodies(self, topic: str = "T") -> list[bytes]:
-        """Return the bodies of all messages in queue 0 of a topic."""
-        reader, records = self.store.reader, list[Any]()
-        for offset in range(reader.min_offset(topic, 0), reader.max_offset(topic, 0), 32):
-            records += reader.get_messages(topic, 0, offset, 32).records
-        return [decode_record(record).body for record in records]
+    def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+        """Return the bodies of all messages of a queue that readers get."""
+        return [record.body for record in records_of(self.store, topic, queue_id)]
 
     def settled(self, read: Callable[[], GetResult]) -> GetResult:
         """Return the result of a read, as the function `settled` does."""
@@ -190,6 +188,22 @@ class StoreRig:
         except Exception as caught:  # noqa: BLE001  # what a worker would hand back
             error = caught
         self.store.upkeep.flusher.done(job, error)
+
+
+def records_of(
+    store: MessageStore, topic: str = "T", queue_id: int = 0, **options: Any
+) -> list[MessageRecord]:
+    """Return all messages of a queue that readers get, once damaged entries are rebuilt."""
+    reader, found = store.reader, list[MessageRecord]()
+    offset = reader.min_offset(topic, queue_id)
+    while offset < reader.max_offset(topic, queue_id):
+        read = partial(reader.get_messages, topic, queue_id, offset, 32, **options)
+        result = settled(store, read)
+        assert result.next_offset > offset, result.status
+        assert result.records or result.damaged or options, (offset, result.status)
+        found += map(decode_record, result.records)
+        offset = result.next_offset
+    return found
 
 
 def settled(store: MessageStore, read: Callable[[], GetResult]) -> GetResult:
