@@ -281,16 +281,19 @@ def test_a_rebuild_takes_as_many_steps_as_it_needs(disk, events, monkeypatch, at
 
 
 def refuse(operation, path):
-    """Refuse the files of a rebuild."""
-    return 28 * (operation == "write" and "/.index-" in path)
+    """Refuse the files of a rebuild, and the file that takes new keys meanwhile."""
+    is_new = "/.index-" in path or (operation == "create" and "/index/" in path)
+    return 28 * (operation in {"write", "create"} and is_new)
 
 
-def test_a_disk_that_refuses_the_repair_is_reported(disk, events):
+@pytest.mark.parametrize("at", [0, -1], ids=["full", "growing"])
+def test_a_disk_that_refuses_the_repair_is_reported(disk, events, at):
     rig = reopened(disk, events, filled(disk, events))
-    damage(contents(disk, 0), "entries", "zeros")
+    path = paths(disk)[at]
+    damage(disk.contents[path], "entries", "zeros")
     disk.fault = refuse
     walk(rig)
-    assert [it["path"].split("/")[2] for it in events.of("index.unrepaired")] == ["index"]
+    assert [it["path"] for it in events.of("index.unrepaired")] == [path]
     assert events.of("index.repaired") == []
     disk.fault = None
     walk(rig)
