@@ -101,7 +101,7 @@ class Publisher:
         self._indexing = housekeeping.indexing
         self._index = parts.index
         self._dispatcher = Dispatcher(
-            parts.queues,
+            table=parts.queues,
             is_indexing=parts.settings.message_index_enable,
             on_deletion=housekeeping.delete_topic,
             read_range=parts.read_range,

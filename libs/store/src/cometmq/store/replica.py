@@ -138,7 +138,7 @@ class Replica:
                 self._remove(topic)
 
         dispatcher = Dispatcher(
-            self._queues,
+            table=self._queues,
             is_indexing=False,
             only=topics,
             on_deletion=delete,

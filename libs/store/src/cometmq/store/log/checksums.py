@@ -36,6 +36,7 @@ from cometmq.store.log.block_sums import (
     SUMS_BYTES,
     UNKNOWN,
     BlockSums,
+    ChecksumFile,
     Entry,
     Part,
     Sums,
@@ -43,8 +44,8 @@ from cometmq.store.log.block_sums import (
     damaged_pages,
     encoded,
     read_by_page,
+    sizes,
 )
-from cometmq.store.log.checksum_file import ChecksumFile, sizes
 from cometmq.store.log.damage import DamagedRange, merged
 from cometmq.store.log.file_sequence import FileSequence
 

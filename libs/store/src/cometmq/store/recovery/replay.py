@@ -134,7 +134,7 @@ class Replay:
         self._deleted = deleted
         self._read_range = parts.read_range
         self.dispatcher = Dispatcher(
-            parts.queues,
+            table=parts.queues,
             is_indexing=parts.settings.message_index_enable,
             deleted=deleted,
             on_deletion=self.drop_topic,
@@ -236,7 +236,7 @@ class Replay:
                     queue.begin_again()
 
         dispatcher = Dispatcher(
-            self._queues,
+            table=self._queues,
             is_indexing=False,
             behind=behind,
             deleted=self._deleted,

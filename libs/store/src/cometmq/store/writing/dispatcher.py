@@ -8,8 +8,7 @@ entries that a queue already has.
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
-from typing import Final
+from dataclasses import dataclass, field
 
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys, parse_properties, timed_ms
@@ -24,8 +23,6 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.marks import is_deletion, trimmed_by
 from cometmq.store.writing.runs import ReadRange, RecordRange
-
-NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
@@ -53,44 +50,29 @@ def queue_code(queue: ConsumeQueue, scan: Scan, tag: int) -> int:
     return timed_ms(parse_properties(str(scan.properties, "utf-8", "replace"))) or 0
 
 
+@dataclass(slots=True, kw_only=True)
 class Dispatcher:
     """Adds scanned records to the queues and collects their keys for the index."""
 
-    def __init__(
-        self,
-        table: QueueTable,
-        *,
-        is_indexing: bool,
-        behind: Mapping[ConsumeQueue, int] | None = None,
-        deleted: Mapping[str, int] = NOTHING,
-        only: Collection[str] | None = None,
-        on_deletion: Callable[[str, int], None],
-        read_range: ReadRange | None = None,
-    ) -> None:
-        """Choose the records to dispatch, and the rules for queues that lag behind the log.
-
-        - `behind` restricts dispatch to these queues, and to records at or after the given log
-          offsets
-        - `only` restricts dispatch to these topics
-        - `deleted` maps topics to log offsets before which their records get no queue entries
-        - `on_deletion` is called with the topic and the end of each deletion mark; it drops the
-          queues
-        - `read_range` reads plain records many at a time
-        """
-        self._table = table
-        self._is_indexing = is_indexing
-        self._behind = behind
-        self._deleted = deleted
-        self._only = only
-        self._on_deletion = on_deletion
-        self._read_range = read_range
-        self.keyed: list[Keys] = []
-        self.record_count = 0
-        """The number of records that were dispatched."""
-        self.store_timestamp = 0
-        """The store time of the record that was dispatched last."""
-        self.touched: dict[ConsumeQueue, None] = {}  # in the order of the log
-        self.gaps: set[ConsumeQueue] = set()
+    table: QueueTable
+    is_indexing: bool
+    on_deletion: Callable[[str, int], None]
+    """Called with the topic and the end of each deletion mark; it drops the queues."""
+    behind: Mapping[ConsumeQueue, int] | None = None
+    """If set, only these queues get records, those at or after the given log offsets."""
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Topics with the log offsets before which their records get no queue entries."""
+    only: Collection[str] | None = None
+    """If set, only these topics get records."""
+    read_range: ReadRange | None = None
+    """Reads plain records many at a time."""
+    keyed: list[Keys] = field(default_factory=list)
+    record_count: int = 0
+    """The number of records that were dispatched."""
+    store_timestamp: int = 0
+    """The store time of the record that was dispatched last."""
+    touched: dict[ConsumeQueue, None] = field(default_factory=dict)  # in the order of the log
+    gaps: set[ConsumeQueue] = field(default_factory=set)
 
     def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
         """Dispatch one record; `is_from_head` means that the scan began at the head of the log.
@@ -111,7 +93,7 @@ class Dispatcher:
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
             self._enqueue(scan, code, is_from_head=is_from_head)
-        if keys and self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+        if keys and self.is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
             rows = self._rows()
             for key in keys:
                 rows.append((scan.topic, key, scan.physical_offset, scan.store_timestamp))
@@ -120,13 +102,13 @@ class Dispatcher:
         topic = mark.topic
         self.touched = {queue: None for queue in self.touched if queue.topic != topic}
         self.gaps = {queue for queue in self.gaps if queue.topic != topic}
-        self._on_deletion(topic, mark.physical_offset + mark.size)
+        self.on_deletion(topic, mark.physical_offset + mark.size)
 
     def _trim(self, trimmed: TrimmedQueue) -> None:
-        queue = self._table.get(trimmed.topic, trimmed.queue_id)
+        queue = self.table.get(trimmed.topic, trimmed.queue_id)
         if queue is not None and queue in self.touched:
             queue.publish()  # the mark follows all messages that it deletes
-        self._table.trim(*trimmed)
+        self.table.trim(*trimmed)
 
     def _rows(self) -> list[KeyedRecord]:
         keyed = self.keyed
@@ -142,15 +124,15 @@ class Dispatcher:
 
         The first byte of `data` lies at offset `base` of the log.
         """
-        if self._read_range is None:
+        if self.read_range is None:
             return None
-        found = self._read_range(
+        found = self.read_range(
             data,
             position,
             base,
             check_crc=check_crc,
-            is_indexing=self._is_indexing,
-            delayed=self._table.delayed,
+            is_indexing=self.is_indexing,
+            delayed=self.table.delayed,
         )
         return RecordRange._make(found) if found is not None and found[1] else None
 
@@ -159,13 +141,13 @@ class Dispatcher:
         self.record_count += found.record_count
         self.store_timestamp = found.store_timestamp
         for topic, queue_id, first_offset, count, entries in found.runs:
-            known_count = count_before(entries, self._deleted.get(topic, 0))
-            if known_count == count or (self._only is not None and topic not in self._only):
+            known_count = count_before(entries, self.deleted.get(topic, 0))
+            if known_count == count or (self.only is not None and topic not in self.only):
                 continue
-            queue = self._table.queues.get((topic, queue_id))
+            queue = self.table.queues.get((topic, queue_id))
             if queue is None:
-                queue = self._table.create(topic, queue_id)
-            if self._behind is not None:
+                queue = self.table.create(topic, queue_id)
+            if self.behind is not None:
                 known_count = max(known_count, self._count_known(queue, entries))
             if known_count < count:
                 rest = entries[known_count * CQ_ENTRY_BYTES :]
@@ -179,7 +161,7 @@ class Dispatcher:
         """A `Take` that dispatches plain records from the log's head on, without CRC checks; None
         without `read_range`.
         """
-        return None if self._read_range is None else self._take
+        return None if self.read_range is None else self._take
 
     def _take(self, data: bytes, position: int, base: int) -> int:
         found = self.read(data, position, base, check_crc=False)
@@ -189,14 +171,14 @@ class Dispatcher:
         return found.size
 
     def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
-        if scan.physical_offset < self._deleted.get(scan.topic, 0):
+        if scan.physical_offset < self.deleted.get(scan.topic, 0):
             return
-        if self._only is not None and scan.topic not in self._only:
+        if self.only is not None and scan.topic not in self.only:
             return
-        queue = self._table.queues.get((scan.topic, scan.queue_id))
+        queue = self.table.queues.get((scan.topic, scan.queue_id))
         if queue is None:
-            queue = self._table.create(scan.topic, scan.queue_id)
-        if self._behind is not None and self._is_known(queue, scan):
+            queue = self.table.create(scan.topic, scan.queue_id)
+        if self.behind is not None and self._is_known(queue, scan):
             return
         if not scan.queue_offset and queue.next_offset:
             self._begin_again(queue, scan.physical_offset)
@@ -231,13 +213,13 @@ class Dispatcher:
 
     def _count_known(self, queue: ConsumeQueue, entries: bytes) -> int:
         """Count the leading entries of a run that `behind` excludes from dispatch."""
-        assert self._behind is not None
-        place = self._behind.get(queue)
+        assert self.behind is not None
+        place = self.behind.get(queue)
         return len(entries) // CQ_ENTRY_BYTES if place is None else count_before(entries, place)
 
     def _is_known(self, queue: ConsumeQueue, scan: Scan) -> bool:
-        assert self._behind is not None
-        place = self._behind.get(queue)
+        assert self.behind is not None
+        place = self.behind.get(queue)
         return place is None or scan.physical_offset < place
 
     def _begin_again(self, queue: ConsumeQueue, physical_offset: int) -> None:

@@ -122,7 +122,13 @@ class Delays:
         self.runs = runs
         self._repaired_count = repaired_count
         self._finder = Finder(
-            store, positions.recalled, destinations, runs, levels, wheel, host=host
+            store=store,
+            recalled=positions.recalled,
+            destinations=destinations,
+            runs=runs,
+            levels=levels,
+            wheel=wheel,
+            host=host,
         )
         self._log = log
         self.waiting = Waiting(store, levels, positions, log)

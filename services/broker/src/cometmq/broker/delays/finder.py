@@ -6,6 +6,7 @@ messages when it delivers them. After a crash, copies that are already in the lo
 unique key.
 """
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cometmq.broker.delays.due_runs import RUN_COUNT_MAX, Due, DueBatch, DueRuns, Found, Skip, Times
@@ -44,29 +45,19 @@ class Entry(NamedTuple):
         return place == (*place_of(self.level_number), self.queue_offset, self.size)
 
 
+@dataclass(slots=True, kw_only=True)
 class Finder:
     """Finds due messages: plain ones as a native run, all others one by one."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        recalled: Recalled,
-        destinations: Destinations,
-        runs: DueRuns | None,
-        levels: DelayLevels,
-        wheel: Wheel,
-        *,
-        host: bytes,
-    ) -> None:
-        self._store = store
-        self.wheel = wheel
-        self._levels = levels
-        self._recalled = recalled
-        self._destinations = destinations
-        self._runs = runs
-        self._host = host
-        self.copied_until_ms = 0
-        """Messages due by this time may have been delivered before a crash."""
+    store: MessageStore
+    recalled: Recalled
+    destinations: Destinations
+    runs: DueRuns | None
+    levels: DelayLevels
+    wheel: Wheel
+    host: bytes
+    copied_until_ms: int = 0
+    """Messages due by this time may have been delivered before a crash."""
 
     def find(
         self, queue: ConsumeQueue, level: Level, delay_ms: int, due: list[Due]
@@ -81,15 +72,15 @@ class Finder:
             return (yield from self.wheel.find(queue, level, due, self._wheel_record))
         now_ms, due_at_most = level.read_ms, level.read_ms + delay_ms
         offset, count = level.offset, max(0, level.read_end - level.offset)
-        recalled = self._recalled.first(level.number, offset)
-        if self._runs is None or level.ahead or level.is_unreadable or recalled == offset:
+        recalled = self.recalled.first(level.number, offset)
+        if self.runs is None or level.ahead or level.is_unreadable or recalled == offset:
             data = yield from queue.plan(offset, min(count, BATCH_COUNT_MAX)).entries()
         else:
             data = yield from queue.plan(offset, min(count, RUN_COUNT_MAX)).entries()
             times = Times(now_ms, due_at_most, self.copied_until_ms)
             plain = data if recalled is None else data[: (recalled - offset) * ENTRY.size]
-            run = yield from self._runs.find(
-                plain, level.number, offset, times, self._destinations.has
+            run = yield from self.runs.find(
+                plain, level.number, offset, times, self.destinations.has
             )
             if run is not None:
                 return run
@@ -119,17 +110,17 @@ class Finder:
         record = yield from self._record(entry)
         if isinstance(record, Skip):
             return record, None
-        recalled_key = self._recalled.key_at(entry.level_number, entry.queue_offset)
+        recalled_key = self.recalled.key_at(entry.level_number, entry.queue_offset)
         if recalled_key and record.properties.get(PropertyKey.UNIQUE_KEY) == recalled_key:
             return Skip.RECALLED, None
         if timed_ms(record.properties) is not None:
             if due_ms <= self.copied_until_ms and (yield from self._has_hopped(record, due_ms)):
                 return Skip.COPIED, None
-            hop = next_hop(record, self._levels, now_ms, host=self._host)
+            hop = next_hop(record, self.levels, now_ms, host=self.host)
             if hop is not None:
                 return hop, None
-        message = delivered(record, host=self._host)
-        queue_id = self._destinations.queue_id(message.topic, message.queue_id)
+        message = delivered(record, host=self.host)
+        queue_id = self.destinations.queue_id(message.topic, message.queue_id)
         reason = queue_id if isinstance(queue_id, Reason) else None
         place = PARKED_TOPIC, 0
         if not isinstance(queue_id, Reason):
@@ -148,7 +139,7 @@ class Finder:
 
     def _record(self, entry: Entry) -> Lookup[MessageRecord | Skip]:
         """Find the record for which an entry stands."""
-        reader, physical_offset = self._store.reader, entry.physical_offset
+        reader, physical_offset = self.store.reader, entry.physical_offset
         record = yield from reader.read_record(physical_offset)
         if record is not None:
             return record if entry.fits(record) else Skip.MISPLACED
@@ -163,7 +154,7 @@ class Finder:
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
             return False
-        found = yield from self._store.reader.query(
+        found = yield from self.store.reader.query(
             SCHEDULE_TOPIC, key, QUERY_COUNT_MAX, due_ms, self.copied_until_ms
         )
         return any(is_later_hop(copy, record) for copy in found.records)
@@ -179,7 +170,7 @@ class Finder:
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
             return False
-        found = yield from self._store.reader.query(
+        found = yield from self.store.reader.query(
             place[0], key, QUERY_COUNT_MAX, due_ms, self.copied_until_ms
         )
         return any(

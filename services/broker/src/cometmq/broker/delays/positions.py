@@ -8,6 +8,7 @@ RocketMQ, the positions of levels that are missing in messageDelayLevel are kept
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -157,23 +158,23 @@ class Positions:
         self.adopt(delay_table(offsets, recalled.as_table()))
 
 
+@dataclass(slots=True)
 class Waiting:
-    """The waiting messages of all levels that have ever been used."""
+    """Counts the messages that wait in each delay level that has ever been used; recalled messages
+    do not count.
+    """
 
-    def __init__(
-        self, store: MessageStore, levels: DelayLevels, positions: Positions, log: Log
-    ) -> None:
-        self._store = store
-        self._levels = levels
-        self._positions = positions
-        self._log = log
+    store: MessageStore
+    levels: DelayLevels
+    positions: Positions
+    log: Log
 
     def counts(self) -> Mapping[int, int]:
         """Return the number of waiting messages in each level that has been used."""
         found = {}
-        recalled = self._positions.recalled
-        for number, level in self._positions.levels.items():
-            queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
+        recalled = self.positions.recalled
+        for number, level in self.positions.levels.items():
+            queue = self.store.reader.queue(SCHEDULE_TOPIC, number - 1)
             if queue is not None:
                 ends = queue.min_offset, queue.max_offset
                 found[number] = waiting(level.offset, *ends, recalled.offsets(number))
@@ -183,16 +184,16 @@ class Waiting:
         """Return the number of messages in each level that the settings lack; these messages are
         not delivered.
         """
-        served = self._levels.level_max
+        served = self.levels.level_max
         return {n: count for n, count in self.counts().items() if count and not 1 <= n <= served}
 
     def report_stranded(self) -> None:
         """Warn of each level that has messages but is missing in the settings."""
         for number, count in self.stranded().items():
-            self._log.warning(
+            self.log.warning(
                 "delay.level_missing",
                 delay_level=number,  # `level` is the severity of a line
                 messages=count,
-                level_max=self._levels.level_max,
+                level_max=self.levels.level_max,
                 action="add the level to messageDelayLevel again",
             )
