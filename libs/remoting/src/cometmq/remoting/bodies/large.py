@@ -22,24 +22,25 @@ T = TypeVar("T")
 
 PART_WEIGHT: Final = 4096
 PART_ENTRIES: Final = 512
+SMALL_WEIGHT: Final = 8
 PART_ITEMS: Final = 1_000
 WITHOUT_TABLE_BYTES_MAX: Final = 64 << 10
 
 
 def encode_with_table(
-    around: msgspec.Struct, table: Mapping[K, V], weigh: Callable[[V], int] = lambda _: 8
+    around: msgspec.Struct, table: Mapping[K, V], weigh: Callable[[V], int] | None = None
 ) -> Generator[None, None, bytes]:
     """Return the JSON of a struct, with its last empty map replaced by the table.
 
-    `weigh` returns the number of values in an entry. Entries that are added, changed or removed
-    during the encoding may or may not appear in the result.
+    `weigh` returns the number of values in an entry, if it may have more than a few. Entries that
+    are added, changed or removed during the encoding may or may not appear in the result.
     """
     begin, _, end = encode_json(around).rpartition(b"{}")
     return b"".join((begin, (yield from encode_table(table, weigh)), end))
 
 
 def encode_table(
-    table: Mapping[K, V], weigh: Callable[[V], int] = lambda _: 8
+    table: Mapping[K, V], weigh: Callable[[V], int] | None = None
 ) -> Generator[None, None, bytes]:
     """Return the JSON of a table; see `encode_with_table`."""
     pieces: list[bytes] = []
@@ -50,7 +51,7 @@ def encode_table(
         if value is None:
             continue
         part[name] = value
-        weight += weigh(value)
+        weight += SMALL_WEIGHT if weigh is None else weigh(value)
         if weight >= PART_WEIGHT or len(part) >= PART_ENTRIES:
             pieces.append(encode_json(part)[1:-1])
             part, weight = {}, 0

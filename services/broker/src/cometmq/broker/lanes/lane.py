@@ -4,7 +4,7 @@
 To stage a request is to parse it and keep it for a following call. Plain pulls and renewals of
 queue locks are then answered at once (`pull_lane.py`). Plain sends, including half messages and
 messages that consumers send back, are accepted for the next commit (`send_runs.py`), and so are
-requests that end transactions (`transaction_lane.py`).
+requests that end transactions (`LaneTransactions`).
 
 The native code serves sends to a topic once the handler has admitted one (`learn`), and builds the
 records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
@@ -25,8 +25,7 @@ from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
-from cometmq.broker.lanes.send_runs import SendRuns
-from cometmq.broker.lanes.transaction_lane import LaneTransactions
+from cometmq.broker.lanes.send_runs import LaneTransactions, SendRuns
 from cometmq.broker.native import OUTDATED, Breaker, accel, reason_without
 from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
