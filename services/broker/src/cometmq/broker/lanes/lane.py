@@ -91,7 +91,7 @@ class BrokerLane:
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
         self._runs = SendRuns(broker, self._native, self._transactions, self._breaker)
-        self._driver, self._writer = broker.driver, broker.store.writer
+        self._driver = broker.driver
         self.begin_turn = broker.driver.begin_turn
         self.end_turn = broker.driver.end_turn
         self.request_count = 0  # sends and ends of transactions accepted since startup
@@ -213,7 +213,8 @@ class BrokerLane:
             end_count = begun
         runs.count += count
         self.request_count += count
-        if at_once and not (first or driver.is_scheduled or self._writer.placing is not None):
+        is_placing = driver.store.writer.placing is not None
+        if at_once and not (first or driver.is_scheduled or is_placing):
             driver.commit(runs, count)
         else:
             driver.put_run(runs, first, count, staged_bytes)

@@ -38,7 +38,6 @@ from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
 from cometmq.broker.lanes.access import LaneAccess
-from cometmq.broker.limits import JOURNAL_BYTES
 from cometmq.broker.native import Breaker, accel
 from cometmq.broker.role import MASTER_ID
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -78,7 +77,6 @@ class BrokerPulls:
         self._breaker = breaker
         self._native = _build(broker, access)
         self._settings = broker.settings
-        self._journal_bytes_max = broker.admission.limits.maximum(JOURNAL_BYTES)
         self._note_versions()
         self._locks_version = broker.clients.locks.version
         self._log = broker.store.commit_log
@@ -211,8 +209,8 @@ class BrokerPulls:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
         if commits and broker.role.is_master and not broker.role.is_diverting:
-            journal, most = broker.tables.journal, self._journal_bytes_max
-            # `limits.is_full`, without asking for the limit again
+            journal, most = broker.tables.journal, self._settings.journal_bytes_max
+            # `limits.is_full`, without calls
             if journal is None or journal.fault or journal.files.redo.size_bytes < most:
                 broker.tables.offsets.commit_pulled(commits)
         if renewed:
@@ -237,7 +235,6 @@ class BrokerPulls:
         if self._is_outdated():
             self._native = _build(self._broker, self._access)
             self._settings = self._broker.settings
-            self._journal_bytes_max = self._broker.admission.limits.maximum(JOURNAL_BYTES)
             self._note_versions()
         elif self._has_changed():
             self._native.forget()

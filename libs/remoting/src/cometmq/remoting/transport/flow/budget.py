@@ -62,6 +62,8 @@ class Measuring(NextTurn):
         self._judge = judge
         self._walk: Walk[Any] = Walk(loop, peers, visit, self._measured)
         self._judging: Iterator[int] = iter(())
+        self.sizes: Sizes = []
+        """For `visit` and `judge`: what the connections hold."""
         self.is_running = False
 
     def begin(self) -> None:
@@ -132,8 +134,7 @@ class UnsentBudget:
         self._log = log
         self._paused = 0  # number of connections since the last log line
         self._last_total = 0
-        self._sizes: Sizes = []  # of the running measurement
-        self._request_bytes = 0
+        self._request_bytes = 0  # in the running measurement
         self._measuring = Measuring(loop, self.holders, self._visit, self._judge)
         self._began = (0, 0)  # the time and `left` when the last measurement began
         self.freed_bytes = 0
@@ -198,14 +199,14 @@ class UnsentBudget:
     def _visit(self, peer: Connected) -> None:
         self._request_bytes += (requests := peer.intake.waiting_bytes)
         if size := peer.outlet.held_bytes:
-            self._sizes.append((size, peer))
+            self._measuring.sizes.append((size, peer))
         elif not requests:
             self.holders.discard(peer)
 
     def _judge(self) -> Iterator[int]:
         """Close or pause the largest connections, if necessary; yield the cost of each visit."""
-        sizes, request_bytes = self._sizes, self._request_bytes
-        self._sizes, self._request_bytes = [], 0
+        sizes, request_bytes = self._measuring.sizes, self._request_bytes
+        self._measuring.sizes, self._request_bytes = [], 0
         now_ms, left = self._began
         total = sum(size for size, _ in sizes) + min(
             request_bytes, self._bytes_max // _REQUEST_SHARE
@@ -290,7 +291,6 @@ class MemoryLimit:
         self._stats = stats
         self._log = log
         self._measuring = Measuring(loop, peers, self._measure, self._enforce)
-        self._sizes: Sizes = []  # of the running measurement
         self._last_bytes = 0
         self._received_bytes = 0
 
@@ -318,12 +318,12 @@ class MemoryLimit:
 
     def _measure(self, peer: Any) -> None:
         if peer.is_open and (size := peer.buffered_bytes):
-            self._sizes.append((size, peer))
+            self._measuring.sizes.append((size, peer))
 
     def _enforce(self) -> Iterator[int]:
         """Close the connections that hold the most memory until the total is within its limit."""
         assert self._bytes_max is not None
-        sizes, self._sizes = self._sizes, []
+        sizes, self._measuring.sizes = self._measuring.sizes, []
         total = sum(size for size, _ in sizes)
         self._budget.freed_bytes += max(0, self._last_bytes - total)
         self._last_bytes = total
