@@ -17,8 +17,7 @@ from httpcore2 import AsyncMockBackend, AsyncMockStream, AsyncNetworkStream, Con
 from mcp_types import CallToolRequestParams, JSONRPCRequest
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
-from cometmq.cli.mcp.refusals import refusal_of
-from cometmq.cli.mcp.server import CHANGING, READING, _answer, _refused
+from cometmq.cli.mcp.server import CHANGING, READING, _answer, _refused, refusal_of
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.http import HttpClient, HttpError
 from cometmq.ha.places.kube_api import Api

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.archives import copying, form, planning, progress, sending
+from cometmq.cli.archives import backup, copying, form, progress, sending
 from cometmq.cli.archives.copying import Copy
-from cometmq.cli.archives.form import Plan, QueueSpan, Segment, TopicPlan
-from cometmq.cli.archives.lines import Lines
+from cometmq.cli.archives.form import Lines, Plan, QueueSpan, Segment, TopicPlan
 from cometmq.cli.archives.segments import Position, check, lines_of
 from cometmq.cli.archives.sending import Item, Sending
 from cometmq.client import Message, MessageExt, MessageQueue, SendResult, SendStatus
@@ -182,12 +181,12 @@ def test_a_restore_waits_until_there_is_a_master_again(folder, meanwhile):
 def test_a_plan_without_a_master_is_noted(capsys):
     admin: Any = Admin(route(SLAVE), route(SLAVE), route({}))
     some: Any = {"ranges": {}, "groups": None, "options": {}, "since_ms": None, "until_ms": None}
-    (found,) = asyncio.run(planning.planned(admin, ["T"], **some)).topics
+    (found,) = asyncio.run(backup.planned(admin, ["T"], **some)).topics
     assert found.queues == [QueueSpan("b", 0, 7, 7)]
     line = "cometmq: messages that only the master of b has are left out\n"
     assert capsys.readouterr().err == line
     with pytest.raises(ExceptionGroup) as failed:
-        asyncio.run(planning.planned(admin, ["T"], **some))
+        asyncio.run(backup.planned(admin, ["T"], **some))
     assert failed.group_contains(ClientError, match="the broker b is not in the routes")
 
 

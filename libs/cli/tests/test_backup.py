@@ -11,7 +11,7 @@ import subprocess
 import msgspec
 import pytest
 
-from cometmq.cli.archives import planning, segments, sending
+from cometmq.cli.archives import backup, segments, sending
 from cometmq.cli.archives.copying import Copy
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import wait_until
@@ -413,7 +413,7 @@ def test_a_backup_of_all_topics_is_repeated_as_it_was(ask, topic, small, tmp_pat
     async def own(_admin):  # the suite has topics of other tests
         return [f"{topic}-one"]
 
-    monkeypatch.setattr(planning, "_own_topics", own)
+    monkeypatch.setattr(backup, "_own_topics", own)
     interrupted(ask, tmp_path / "all", "--all")
     assert ask("backup", tmp_path / "all", "--all", "--json").json["messages"] == 3
 

@@ -6,8 +6,14 @@ import random
 import pytest
 
 from cometmq.cli.operation.bench import verdict
-from cometmq.cli.operation.bench_client import Outcome, Task
-from cometmq.cli.operation.latencies import VALUE_MAX, Histogram, bucket_of, highest_of
+from cometmq.cli.operation.bench_client import (
+    VALUE_MAX,
+    Histogram,
+    Outcome,
+    Task,
+    bucket_of,
+    highest_of,
+)
 from cometmq.client import ClientOptions
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import uvloop
 
-from cometmq.cli.messaging import shell
+from cometmq.cli.messaging import reply
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import wait_until
 
@@ -64,7 +64,7 @@ def test_a_body_larger_than_a_pipe_need_not_be_read(pipe, ask, topic, tmp_path):
 
 OFTEN = """
 import asyncio, uvloop
-from cometmq.cli.messaging import shell
+from cometmq.cli.messaging import reply
 from cometmq.testing.client.messages import message_ext
 
 faults = []
@@ -73,7 +73,7 @@ message = message_ext(0, bytes(100_000))
 async def run_often():
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: faults.append(context))
-    statuses = {await shell.status("exit 3", message, "MESSAGE_") for _ in range(200)}
+    statuses = {await reply.status("exit 3", message, "MESSAGE_") for _ in range(200)}
     assert statuses == {3}, statuses
 
 uvloop.run(run_often())
@@ -99,7 +99,7 @@ def test_a_command_that_has_ended_already_is_given_nothing():
         assert process.stdin is not None
         while not process.stdin.is_closing():  # noqa: ASYNC110  # no event
             await asyncio.sleep(0)
-        assert await shell._conversation(process, b"body") == b""
+        assert await reply._conversation(process, b"body") == b""
         assert await process.wait() == 3
 
     uvloop.run(run())

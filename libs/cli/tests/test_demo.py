@@ -12,11 +12,9 @@ from time import monotonic
 
 import pytest
 
-from cometmq.cli.demo.corpus import library_files
-from cometmq.cli.demo.errors import DemoFailed
-from cometmq.cli.demo.progress import Counts, show_progress
-from cometmq.cli.demo.rebuild import Rebuilder
-from cometmq.cli.demo.reports import Line, Report, encode_report, read_reports
+from cometmq.cli.demo.consumer import Line, Report, encode_report, read_reports
+from cometmq.cli.demo.progress import Counts, DemoFailed, show_progress
+from cometmq.cli.demo.rebuild import Rebuilder, library_files
 from cometmq.cli.demo.run import demo
 
 

@@ -161,7 +161,7 @@ def test_options_of_cometmq_stand_before_or_after_the_command(monkeypatch, args,
         "cometmq.cli.verbs.topics.ask", lambda namesrv, _: seen.append(namesrv) or ([], [])
     )
     monkeypatch.setattr(
-        "cometmq.cli.mqadmin.topic_views.ask", lambda namesrv, _: seen.append(namesrv) or []
+        "cometmq.cli.mqadmin.topics.ask", lambda namesrv, _: seen.append(namesrv) or []
     )
     env = {"NAMESRV_ADDR": "env:1", "COMETMQ_ACCESS_KEY": None}
     result = invoke(*args, env=env)

@@ -25,9 +25,9 @@ from cometmq.cli.mcp.server import (
     WAIT_S,
     _Answers,
     _Input,
+    on_own_thread,
     server_of,
 )
-from cometmq.cli.mcp.session_thread import on_own_thread
 from cometmq.cli.mcp.tool import Session
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument

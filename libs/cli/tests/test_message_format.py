@@ -4,8 +4,8 @@
 import pytest
 
 from cometmq.cli.consuming.message_format import HELP, compiled
+from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import local_time
-from cometmq.cli.mqadmin.text import java_text
 from cometmq.client import InvalidArgument, MessageQueue
 from cometmq.client.message import MessageExt
 

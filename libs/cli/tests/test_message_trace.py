@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cometmq.cli.messaging.timeline import of_traces
+from cometmq.cli.messaging.message_trace import of_traces
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,

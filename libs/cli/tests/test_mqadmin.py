@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from cometmq.cli.mqadmin.known_settings import BROKER, NAMESRV, refuse_unknown
+from cometmq.cli.mqadmin.group_settings import BROKER, NAMESRV, refuse_unknown
 from cometmq.client.admin.broker import parse_settings
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.paths import ROOT

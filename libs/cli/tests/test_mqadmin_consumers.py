@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.mqadmin.places import decoded
-from cometmq.cli.mqadmin.text import java_text, running_text
-from cometmq.cli.mqadmin.text.message_text import write_body
+from cometmq.cli.mqadmin import java_text
+from cometmq.cli.mqadmin.java_text import write_body
+from cometmq.cli.mqadmin.reading import decoded
 from cometmq.client import (
     Message,
     MessageExt,
@@ -384,7 +384,7 @@ def running(*, started_ms=0, orderly="false", expression="*", **state):
 def test_subscriptions_must_be_the_same_after_a_while():
     def same(*infos):
         members = {str(number): info for number, info in enumerate(infos)}
-        return running_text.is_same_subscription(members, now_ms=NOW_MS)
+        return java_text.is_same_subscription(members, now_ms=NOW_MS)
 
     assert same(running(), running())
     assert not same(running(), running(expression="A"))
@@ -413,7 +413,7 @@ def test_subscriptions_must_be_the_same_after_a_while():
     ],
 )
 def test_troubles_of_a_queue_are_named(info, trouble):
-    found = list(running_text.troubles("c", info, now_ms=NOW_MS))
+    found = list(java_text.troubles("c", info, now_ms=NOW_MS))
     place = "c MessageQueue [topic=T, brokerName=broker-a, queueId=0]"
     assert found == ([f"{place} {trouble}"] if trouble else [])
 

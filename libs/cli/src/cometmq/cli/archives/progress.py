@@ -10,8 +10,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from cometmq.cli.archives.form import PLAN_BYTES_MAX, QueueKey
-from cometmq.cli.archives.lines import Lines, claimed, opened
+from cometmq.cli.archives.form import PLAN_BYTES_MAX, Lines, QueueKey, claimed, opened
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import UNREADABLE_JSON

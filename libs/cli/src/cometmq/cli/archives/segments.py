@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli.archives.form import QueueKey, Segment
-from cometmq.cli.archives.lines import opened
+from cometmq.cli.archives.form import QueueKey, Segment, opened
 from cometmq.client.errors import ClientError
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json

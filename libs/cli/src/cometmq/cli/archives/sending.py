@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from cometmq.cli.archives.copying import PAUSE_S, master_of, may_pass
 from cometmq.cli.archives.form import Folder, QueueKey, Segment, by_queue
 from cometmq.cli.archives.progress import Batch, Progress, Target
 from cometmq.cli.archives.segments import Position, lines_of
-from cometmq.cli.archives.waiting import PAUSE_S, master_of, may_pass
 from cometmq.client import Message, MessageExt, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed

@@ -29,7 +29,7 @@ from cometmq.cli.consuming.source import Printed, Source, Wanted
 from cometmq.cli.consuming.spans import LAST_MAX, Span, as_reader, parse_span
 from cometmq.cli.lazy import App
 from cometmq.cli.limits import BriefEnd, Limit
-from cometmq.cli.messaging import shell
+from cometmq.cli.messaging import reply
 from cometmq.cli.meter import live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_errors, print_notes
@@ -300,7 +300,7 @@ class Printer:
 
     async def _is_refused(self, message: MessageExt, command: str) -> bool:
         """Run a command for a message; name the message if it fails."""
-        status = await shell.status(command, message, VARIABLE)
+        status = await reply.status(command, message, VARIABLE)
         if status:
             self.failed += 1
             end = f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from cometmq.cli.demo.errors import DemoFailed
+from cometmq.cli.demo.progress import DemoFailed
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 START_TIMEOUT_S: Final = 60

@@ -9,7 +9,20 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli.demo.errors import stalled
+from cometmq.remoting.errors import CometError
+
+
+class DemoFailed(CometError):
+    """A process of the demo has failed or timed out."""
+
+
+def stalled(what: str, stall_s: float) -> DemoFailed:
+    """Return the error for a demo that has made no progress for `stall_s` seconds."""
+    return DemoFailed(
+        f"{what}; nothing moved for {stall_s:g} s; on a slow machine: make demo"
+        f" ARGS='--timeout {3 * stall_s:g}'"
+    )
+
 
 REFRESH_S: Final = 0.25
 PRINT_S: Final = 2.0

@@ -14,11 +14,9 @@ from typing import Final
 import msgspec
 
 from cometmq.cli.demo import children
-from cometmq.cli.demo.corpus import SourceFile, library_files
-from cometmq.cli.demo.errors import DemoFailed, stalled
-from cometmq.cli.demo.progress import Counts, show_progress
-from cometmq.cli.demo.rebuild import Rebuilder
-from cometmq.cli.demo.reports import read_reports
+from cometmq.cli.demo.consumer import read_reports
+from cometmq.cli.demo.progress import Counts, DemoFailed, show_progress, stalled
+from cometmq.cli.demo.rebuild import Rebuilder, SourceFile, library_files
 from cometmq.cli.say import say
 from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient

@@ -6,23 +6,24 @@ import os
 import pwd
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import mcp_types as types
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from cometmq.cli.access import resolved_access
 from cometmq.cli.connecting import with_access
 from cometmq.cli.failures import with_remedy
 from cometmq.cli.input import read_lines
 from cometmq.cli.mcp import changing, cluster_tools, message_tools
-from cometmq.cli.mcp.refusals import refusal_of
-from cometmq.cli.mcp.session_thread import on_own_thread
 from cometmq.cli.mcp.tool import Arguments, Session, Tool, harmless, shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
@@ -36,6 +37,92 @@ from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime import logging
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.version import VERSION
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def on_own_thread(opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Enter a context on an event loop in another thread, and leave it there at the end."""
+    loop, other, end = asyncio.get_running_loop(), asyncio.new_event_loop(), asyncio.Event()
+    opened: asyncio.Future[T] = loop.create_future()
+
+    async def host() -> None:
+        async with opening as made:
+            loop.call_soon_threadsafe(opened.set_result, made)
+            await end.wait()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: other) as runner:
+            runner.run(host())
+
+    thread = loop.run_in_executor(None, copy_context().run, serve)
+    either: set[asyncio.Future[Any]] = {thread, opened}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            await thread  # it raises why the context could not be entered
+        yield opened.result()
+    finally:
+        with suppress(RuntimeError):  # the loop has ended already
+            other.call_soon_threadsafe(end.set)
+        await thread
+
+
+TEXT_MAX: Final = 200
+ID_BYTES_MAX: Final = 255
+BATCH: Final = "a batch is not accepted: send each message on a line of its own"
+
+
+ODD_ID: Final = "id: Input should be an integer or a string"
+
+
+class _Request(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw()
+
+
+def refusal_of(line: bytes) -> SessionMessage | None:
+    """Return the error that answers a line, or None if the line is a message."""
+    if line.lstrip()[:1] == b"[":  # not decoded: a batch of 16 MiB takes 400 MB
+        return _error(types.INVALID_REQUEST, BATCH)
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError as error:
+        invalid: Any = error  # a ValidationError of pydantic, which only the SDK imports
+        first = invalid.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            return _error(types.PARSE_ERROR, first["msg"], _id_of(line))
+        place = ".".join(map(str, first["loc"][1:]))
+        return _error(types.INVALID_REQUEST, f"{place}: {first['msg']}", _id_of(line))
+    # The SDK takes a request with an odd id for a notification, which has no answer.
+    is_odd = isinstance(message, types.JSONRPCNotification) and bool(_raw_id_of(line))
+    return _error(types.INVALID_REQUEST, ODD_ID) if is_odd else None
+
+
+def _error(code: int, why: str, request_id: int | str | None = None) -> SessionMessage:
+    text = f"this line is no message of JSON-RPC 2.0, and was ignored: {why[:TEXT_MAX]}"
+    data = types.ErrorData(code=code, message=text)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=data))
+
+
+def _id_of(line: bytes) -> int | str | None:
+    """Return the id of a malformed request, so that the client can match the error to it."""
+    raw = _raw_id_of(line)
+    if len(raw) > ID_BYTES_MAX:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=int | str)
+    except ValueError:  # bytes that are no UTF-8, too
+        return None
+
+
+def _raw_id_of(line: bytes) -> bytes:
+    """Return the JSON text of the field `id`; empty if the line has none, or is not an object."""
+    try:
+        return bytes(msgspec.json.decode(line, type=_Request).id)
+    except (ValueError, RecursionError):
+        return b""
+
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 ERROR_MAX: Final = 2_000

@@ -15,14 +15,10 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "updateTopic": "Create or update a topic.",
         "updateTopicPerm": "Change what clients may do with a topic.",
         "deleteTopic": "Delete a topic and its messages from brokers and name servers.",
-    },
-    "cometmq.cli.mqadmin.topic_views": {
         "topicRoute": "Show the brokers of a topic as clients see them.",
         "topicStatus": "Show the offsets and last message of each queue of a topic.",
         "topicClusterList": "List the clusters that have a topic.",
         "topicList": "List the topics.",
-    },
-    "cometmq.cli.mqadmin.topic_queues": {
         "updateOrderConf": "Get, put or delete the queues that an ordered topic keeps when"
         " brokers change.",
         "allocateMQ": "Show how consumers would share the queues of a topic.",
@@ -36,8 +32,6 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "cleanExpiredCQ": "Delete queue files whose messages are gone; by default on all brokers.",
         "cleanUnusedTopic": "Delete queues of deleted topics; by default on all brokers.",
         "deleteExpiredCommitLog": "Delete expired log files now; by default on all brokers.",
-    },
-    "cometmq.cli.mqadmin.clusters": {
         "clusterList": "Show every broker with its load.",
     },
     "cometmq.cli.mqadmin.namesrvs": {
@@ -68,8 +62,6 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "cometmq.cli.mqadmin.progress": {
         "consumerProgress": "Show the progress of a group by queue, or of all groups.",
-    },
-    "cometmq.cli.mqadmin.offsets": {
         "resetOffsetByTime": "Move a group to a point in time.",
         "resetOffsetByTimeOld": "Move the committed offsets of a group to a point in time.",
         "skipAccumulatedMessage": "Move a group to the end of every queue.",
@@ -81,16 +73,12 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "queryMsgByUniqueKey": "Show or redeliver a message by its unique key.",
         "queryMsgByKey": "List the messages with a given key.",
         "queryMsgByOffset": "Show the message at an offset of a queue.",
-    },
-    "cometmq.cli.mqadmin.traces": {
         "queryMsgTraceById": "Show the producer and the consumers of a message.",
     },
     "cometmq.cli.mqadmin.reading": {
         "printMsg": "Print the messages of a topic.",
         "printMsgByQueue": "Print the messages of a queue, or count them by tag.",
         "consumeMessage": "Print the oldest messages of a topic or a queue.",
-    },
-    "cometmq.cli.mqadmin.places": {
         "DecodeMessageId": "Decode the machine and time in a unique key.",
         "queryCq": "Show entries of a consume queue.",
     },
@@ -108,19 +96,17 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "exportMetadata": "Export topics and consumer groups to a file.",
         "exportConfigs": "Export the important settings and the size of a cluster to a file.",
         "exportMetrics": "Export rates, counts and sizes of a cluster to a file.",
-    },
-    "cometmq.cli.mqadmin.statistics": {
         "statsAll": "Show rates and counts of all topics and their groups.",
     },
 }
 """The commands of each module, with their help lines."""
 
 _AREAS: Final[Mapping[str, Collection[str]]] = {
-    "topics": ("topics", "topic_views", "topic_queues"),
-    "servers": ("brokers", "clusters", "namesrvs"),
-    "groups": ("group_settings", "consumers", "progress", "offsets"),
-    "messages": ("sending", "queries", "traces", "reading", "places"),
-    "others": ("monitoring", "accounts", "exports", "statistics"),
+    "topics": ("topics",),
+    "servers": ("brokers", "namesrvs"),
+    "groups": ("group_settings", "consumers", "progress"),
+    "messages": ("sending", "queries", "reading"),
+    "others": ("monitoring", "accounts", "exports"),
 }
 """The modules of the commands of each area, as the help page lists them."""
 

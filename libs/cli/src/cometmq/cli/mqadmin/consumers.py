@@ -10,8 +10,8 @@ from urllib.parse import quote
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table, to_object
-from cometmq.cli.mqadmin.text import running_text
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
@@ -132,7 +132,7 @@ def consumer_status(
     if as_json:
         print_json(_as_object(client_id, found))
     else:
-        say(running_text.described(found))
+        say(java_text.described(found))
 
 
 @app.named("consumer")
@@ -159,11 +159,11 @@ def _show_members(
 
     said, now_ms = ask(namesrv, question), wall_ms()
     infos = {client_id: info for client_id, (_, info) in said.items()}
-    is_same = running_text.is_same_subscription(infos, now_ms=now_ms)
+    is_same = java_text.is_same_subscription(infos, now_ms=now_ms)
     wrong = [
         line
         for client_id, info in infos.items()
-        for line in running_text.troubles(client_id, info, now_ms=now_ms)
+        for line in java_text.troubles(client_id, info, now_ms=now_ms)
     ]
     if as_json:
         members = [_as_object(client_id, info) for client_id, info in infos.items()]
@@ -220,7 +220,7 @@ def _write(info: ConsumerRunningInfo, folder: str, number: int, client_id: str) 
     path = Path(folder) / name
     try:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(running_text.described(info), encoding="utf-8")
+        path.write_text(java_text.described(info), encoding="utf-8")
     except OSError as error:
         raise ClientError(f"{path} cannot be written: {error}") from error
     return path

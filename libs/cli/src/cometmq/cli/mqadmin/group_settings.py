@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """mqadmin's commands for the settings of consumer groups."""
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import (
     Answers,
     Family,
@@ -16,14 +19,61 @@ from cometmq.cli.mqadmin.frame import (
     exit_if_any,
     print_done,
 )
-from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import dead_letter_topic, retry_topic
+from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.programs import PROGRAMS
+
+_NETTY: Final = frozenset(
+    {
+        *("listenPort", "serverWorkerThreads", "serverCallbackExecutorThreads"),
+        *("serverSelectorThreads", "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue"),
+        *("serverChannelMaxIdleTimeSeconds", "serverSocketSndBufSize", "serverSocketRcvBufSize"),
+        *("writeBufferHighWaterMark", "writeBufferLowWaterMark", "serverSocketBacklog"),
+        *("serverPooledByteBufAllocatorEnable", "useEpollNativeSelector"),
+    }
+)
+
+
+class Kind(NamedTuple):
+    """A kind of server: our settings for it, and RocketMQ's additional keys."""
+
+    program: str
+    more: frozenset[str]
+
+
+BROKER: Final = Kind(
+    "broker",
+    _NETTY
+    | {
+        *("enableAsyncDeliver", "forwardTimeout", "maxBatchDeleteFilesNum", "putMessageTimeout"),
+        *("rejectPullConsumerEnable", "storePathReadOnlyCommitLogPaths"),
+    },
+)
+NAMESRV: Final = Kind(
+    "namesrv",
+    _NETTY | {"rocketmqHome", "productEnvName", "returnOrderTopicConfigToBroker"},
+)
+
+
+def refuse_unknown(key: str, address: str, config: Mapping[str, str], kind: Kind) -> None:
+    """Raise InvalidArgument if neither the server nor RocketMQ has a setting of this name."""
+    if key in config or key in kind.more:
+        return
+    fields_of = import_module("cometmq.runtime.settings.fields").fields_of
+    ours = fields_of(PROGRAMS[kind.program].settings_type())
+    if key not in ours:
+        known = {*config, *ours, *kind.more}
+        raise InvalidArgument(
+            f"{address} has no setting {key}; to send it anyway, give --force"
+            f"{did_you_mean(key, known)}"
+        )
+
 
 FIELDS: Final = (
     "groupName", "consumeEnable", "consumeFromMinEnable", "consumeBroadcastEnable",

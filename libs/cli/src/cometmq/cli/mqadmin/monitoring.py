@@ -12,8 +12,8 @@ import typer
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import DEFAULT_NAMESRV, run, with_access
+from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import Family, Namesrv
-from cometmq.cli.mqadmin.text import java_text, running_text
 from cometmq.cli.output import AsJson
 from cometmq.cli.say import say
 from cometmq.client import ClientOptions, ConsumeResult, MessageExt, PushConsumer, PushOptions
@@ -138,10 +138,10 @@ class Monitor:
 
 
 def _troubles(infos: dict[str, ConsumerRunningInfo], now_ms: int) -> Iterator[str]:
-    if not running_text.is_same_subscription(infos, now_ms=now_ms):
+    if not java_text.is_same_subscription(infos, now_ms=now_ms):
         yield "Subscription different"
     for client_id, info in infos.items():
-        yield from running_text.troubles(client_id, info, now_ms=now_ms)
+        yield from java_text.troubles(client_id, info, now_ms=now_ms)
 
 
 async def _undone(admin: AdminClient, group: str) -> list[Undone]:

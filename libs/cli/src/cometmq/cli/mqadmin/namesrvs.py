@@ -8,7 +8,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Family, Force, Namesrv, ask_namesrvs, exit_if_any, print_done
-from cometmq.cli.mqadmin.known_settings import NAMESRV, refuse_unknown
+from cometmq.cli.mqadmin.group_settings import NAMESRV, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient

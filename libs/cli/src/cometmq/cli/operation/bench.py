@@ -5,19 +5,19 @@ import asyncio
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Annotated, Any, Final, Self
 
+import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, run, with_access
 from cometmq.cli.lazy import App
-from cometmq.cli.operation.bench_client import Outcome, Task, client
-from cometmq.cli.operation.disk_test import measure
-from cometmq.cli.operation.latencies import Histogram
+from cometmq.cli.operation.bench_client import Histogram, Outcome, Task, client
 from cometmq.cli.output import AsJson, Cell, print_errors, print_facts, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
@@ -26,6 +26,43 @@ from cometmq.client import ClientOptions, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.client.settings import DELAY_LEVEL_MAX
+from cometmq.remoting.errors import SettingsError
+
+BYTES_MAX: Final = 1 << 30
+"""The maximum size of the file; after that, the blocks overwrite it from its beginning."""
+
+
+class DiskOutcome(msgspec.Struct):
+    """The flushes of one run."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+    latencies: Histogram = msgspec.field(default_factory=Histogram)
+
+
+def measure(folder: Path, size: int, seconds: float) -> DiskOutcome:
+    """Append and flush blocks of `size` bytes, one after another, to a temporary file without a
+    name.
+
+    Raise SettingsError if the folder cannot be written, or its disk is full.
+    """
+    outcome, block = DiskOutcome(), os.urandom(size)
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            descriptor, at, begin = file.fileno(), 0, monotonic()
+            while monotonic() - begin < seconds:
+                begin_ns = monotonic_ns()
+                if os.pwrite(descriptor, block, at) != size:
+                    raise SettingsError(f"{folder}: the disk is full")
+                os.fdatasync(descriptor)
+                outcome.latencies.add((monotonic_ns() - begin_ns) // 1000)
+                outcome.bytes += size
+                at = at + size if at + 2 * size <= BYTES_MAX else 0
+            outcome.seconds = monotonic() - begin
+    except OSError as error:
+        raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+    return outcome
+
 
 CLIENTS_MAX: Final = 64
 BUSY_SHARE: Final = 0.9

@@ -37,8 +37,7 @@ from cometmq.cli.programs.running import (
     exit_on_bad_settings,
     warn_unknown,
 )
-from cometmq.cli.programs.sibling import Order, Serving, instance_of, with_namesrv
-from cometmq.cli.programs.siblings import Siblings
+from cometmq.cli.programs.sibling import Order, Serving, Siblings, instance_of, with_namesrv
 from cometmq.cli.programs.suite import (
     BROKER_PORT_DEFAULT,
     CONSOLE_PORT,

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from cometmq.cli.demo.children import end
-from cometmq.cli.demo.errors import DemoFailed
+from cometmq.cli.demo.progress import DemoFailed
 from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
