@@ -8,10 +8,10 @@ import pytest
 from cometmq.client import AdminClient, LitePullConsumer, Message, Producer
 from cometmq.client.testing import eventually
 from cometmq.insight.browsing import Wanted, browse
+from cometmq.insight.changes.preview import preview_reset
 from cometmq.insight.findings import findings
 from cometmq.insight.life import Happening, life_of
 from cometmq.insight.model import BrokerState, Snapshot, Unknown
-from cometmq.insight.preview import preview_reset
 from cometmq.insight.snapshot import look
 from cometmq.peers.cluster import Cluster
 

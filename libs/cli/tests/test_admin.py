@@ -81,11 +81,7 @@ def test_copies_of_a_group_have_the_ids_of_their_settings(ask, monkeypatch):
         (("topic", "describe", "Nowhere"), 1, "no broker has the topic Nowhere"),
         (("topic", "route", "Nowhere"), 1, "no broker has the topic Nowhere"),
         (("topic", "create", "a/b"), 2, "the name 'a/b' of a topic contains illegal characters"),
-        (
-            ("topic", "create", "T", "--perm", "x"),
-            2,
-            "Invalid value for '--perm': 'x' is not one of",
-        ),
+        (("topic", "create", "T", "--perm", "x"), 2, "Invalid value for '--perm': 'x'"),
         (("topic", "create", "T", "-b", "broker-z"), 1, "there is no master broker-z"),
         (("topic", "list", "-c", "Other"), 1, "there is no cluster Other"),
         (("cluster", "-c", "Other"), 1, "there is no cluster Other"),

@@ -15,7 +15,7 @@ from cometmq.client import (
 from cometmq.client.admin import END, AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.testing import eventually
-from cometmq.insight.preview import preview_offsets, preview_reset
+from cometmq.insight.changes.preview import preview_offsets, preview_reset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 
 

@@ -7,10 +7,17 @@ import pytest
 from cometmq.client import MessageQueue
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
-from cometmq.insight import replays
+from cometmq.insight.changes import replays
+from cometmq.insight.changes.replays import (
+    Choice,
+    Pace,
+    Replay,
+    Replayed,
+    replay_command,
+    rest_command,
+)
 from cometmq.insight.life import REPLAYS_MAX, replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed, replay_command, rest_command
 from cometmq.remoting.errors import MessageIllegal, SystemBusy
 
 

@@ -10,7 +10,7 @@ from cometmq.client import Message, Producer
 from cometmq.client.testing import eventually
 from cometmq.console import jobs
 from cometmq.console.web.problems import Problem
-from cometmq.insight.replays import Pace
+from cometmq.insight.changes.replays import Pace
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import Child
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig

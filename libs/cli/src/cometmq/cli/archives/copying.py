@@ -14,7 +14,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import ClientError, NoRoute, SendFailed, broker_missing, no_route
 from cometmq.client.transfer.pulled import EmptyAnswers, Pulled, PullStatus
-from cometmq.insight.replays import Pace
+from cometmq.insight.changes.replays import Pace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, CommandError, Outage
 

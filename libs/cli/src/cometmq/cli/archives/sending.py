@@ -18,7 +18,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
 from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.insight import message_json
-from cometmq.insight.replays import Pace, concerns_message
+from cometmq.insight.changes.replays import Pace, concerns_message
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 

@@ -26,7 +26,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.insight.changes.groups import check_not_reserved
 from cometmq.insight.changes.moves import check_without_members, offsets_of, totals
-from cometmq.insight.preview import QueueMove, preview_offsets
+from cometmq.insight.changes.preview import QueueMove, preview_offsets
 from cometmq.insight.times import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import SettingsError

@@ -28,10 +28,10 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.browsing import Wanted, browse
+from cometmq.insight.changes.replays import Choice
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import Life, life_of
 from cometmq.insight.model import Unknown, known
-from cometmq.insight.replays import Choice
 from cometmq.insight.transactions import masters_of, open_at
 
 CHARS: Final = 2_000

@@ -39,9 +39,9 @@ from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.changes.change import Plan
 from cometmq.insight.changes.messages import ReplayDeadLetters, no_such_id, nothing_matched
+from cometmq.insight.changes.replays import Choice, Replayed, as_object, rest_command
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Unknown
-from cometmq.insight.replays import Choice, Replayed, as_object, rest_command
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 

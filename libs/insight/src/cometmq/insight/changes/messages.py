@@ -26,7 +26,7 @@ from cometmq.insight.changes.change import (
     warn,
 )
 from cometmq.insight.changes.groups import known_group
-from cometmq.insight.replays import Choice, Pace, Replay, Replayed, replays_text
+from cometmq.insight.changes.replays import Choice, Pace, Replay, Replayed, replays_text
 from cometmq.insight.transactions import check_now, end_undecided, facts_of, find_transaction
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError

@@ -25,9 +25,7 @@ from cometmq.insight.changes.change import (
 )
 from cometmq.insight.changes.deletions import chosen_queues
 from cometmq.insight.changes.groups import broadcasting_text, known_group
-from cometmq.insight.changes.topics import check_exists
-from cometmq.insight.members import members_of
-from cometmq.insight.preview import (
+from cometmq.insight.changes.preview import (
     MEMBERS_MOVE,
     Preview,
     QueueMove,
@@ -36,6 +34,8 @@ from cometmq.insight.preview import (
     preview_reset,
     total,
 )
+from cometmq.insight.changes.topics import check_exists
+from cometmq.insight.members import members_of
 from cometmq.insight.queue_states import topics_by_group
 from cometmq.insight.words import command, counted, listed
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -20,14 +20,14 @@ from cometmq.console.web.problems import bad
 from cometmq.console.web.tables import Column
 from cometmq.insight.changes.change import Link, arguments
 from cometmq.insight.changes.messages import ReplayDeadLetters
-from cometmq.insight.decode import decode
-from cometmq.insight.life import replays_of
-from cometmq.insight.model import Group, Unknown, known
-from cometmq.insight.replays import (
+from cometmq.insight.changes.replays import (
     Choice,
     as_object,
     replays_text,
 )
+from cometmq.insight.decode import decode
+from cometmq.insight.life import replays_of
+from cometmq.insight.model import Group, Unknown, known
 from cometmq.insight.words import command, counted
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
