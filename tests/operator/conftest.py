@@ -30,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = []
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ignore connections that are still open when the loop of kopf's thread ends."""
+    for item in items:
+        item.add_marker(
+            pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+        )
+
+
 @pytest.fixture(scope="session")
 def figures(request: pytest.FixtureRequest) -> list[str]:
     """Lines to print at the end of the run."""

@@ -25,7 +25,6 @@ from cometmq.runtime.settings import Loaded
 RESTART_S: Final = 1.0
 """Pause before kopf runs again; it ends when a watch reports an error that it does not know."""
 STOP_S: Final = 15.0
-CLOSING_S: Final = 0.01
 
 
 class OperatorApp:
@@ -143,20 +142,16 @@ class OperatorApp:
             flags.append((asyncio.get_running_loop(), flag))
             if is_stopping:
                 return
-            try:
-                await kopf.operator(
-                    registry=handlers.REGISTRY,
-                    memo=kopf.Memo(acting=acting),
-                    identity=identity,  # its own needs an entry in /etc/passwd
-                    standalone=True,
-                    clusterwide=not namespaces,
-                    namespaces=namespaces,
-                    liveness_endpoint=None if port < 0 else f"http://0.0.0.0:{port}/healthz",
-                    stop_flag=flag,
-                )
-            finally:
-                for _ in range(10):  # aiohttp's connections, which kopf leaves, need some turns
-                    await asyncio.sleep(CLOSING_S)
+            await kopf.operator(
+                registry=handlers.REGISTRY,
+                memo=kopf.Memo(acting=acting),
+                identity=identity,  # its own needs an entry in /etc/passwd
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                liveness_endpoint=None if port < 0 else f"http://0.0.0.0:{port}/healthz",
+                stop_flag=flag,
+            )
 
         def run() -> None:
             error: BaseException | None = None

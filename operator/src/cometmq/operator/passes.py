@@ -17,7 +17,7 @@ import kopf
 import msgspec
 
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
-from cometmq.operator.managed import Key, Managed
+from cometmq.operator.managed import FINALIZER, Key, Managed
 from cometmq.operator.secrets import Secrets
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
@@ -93,7 +93,9 @@ class Pass(ABC, Generic[M]):
         if one.is_deleting:
             if not one.has_finalizer:
                 return None
-            if not self.let_go.is_set() and await self.is_released(one):
+            if self.let_go.is_set():
+                await self._remove_finalizer(body)
+            elif await self.is_released(one):
                 await self._let_go()
             if self.let_go.is_set():
                 return FINALIZER_MS
@@ -114,6 +116,21 @@ class Pass(ABC, Generic[M]):
                 posting.copy().run(tell, about, reason=reason, message=text)
         except (RuntimeError, LookupError) as error:  # kopf has just stopped
             log.warning("event.lost", object="/".join(self.key), error=str(error))
+
+    async def _remove_finalizer(self, body: Body) -> None:
+        """Remove kopf's finalizer, which is still there a while after the object may go.
+
+        kopf does not serve a kind whose definition is being deleted, as discovery says that its
+        objects cannot be patched.
+        """
+        metadata = body["metadata"]
+        others = [one for one in metadata["finalizers"] if one != FINALIZER]
+        wanted = {"finalizers": others, "resourceVersion": metadata["resourceVersion"]}
+        try:
+            await self.context.api.patch(*self.key, {"metadata": wanted})
+        except ApiRefused as error:
+            if error.status != 409:
+                raise
 
     async def _let_go(self) -> None:
         await self.close()

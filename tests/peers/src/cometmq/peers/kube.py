@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -72,6 +73,7 @@ class KubeApiServer:
         self._programs = binaries()
         self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
         self._children: list[Child] = []
+        self._starter = ThreadPoolExecutor(1)
 
     @property
     def url(self) -> str:
@@ -129,8 +131,7 @@ class KubeApiServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_files()
         self._start_etcd()
-        server = self._start_api_server()
-        server.wait_until(self._is_ready, START_TIMEOUT_S, "ready")
+        server = self.start_api_server()
         self._start(
             "kube-controller-manager",
             *(f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0"),
@@ -144,10 +145,13 @@ class KubeApiServer:
         for child in reversed(self._children):
             child.kill()
         self._children.clear()
+        self._starter.shutdown()
 
     def _start(self, name: str, *arguments: str) -> Child:
         command = [str(self._programs / name), *arguments]
-        child = Child(name, command, log_path=self.directory / f"{name}.log")
+        # Programs end with the thread that started them, so it must not be one of an event loop.
+        log_path = self.directory / f"{name}.log"
+        child = self._starter.submit(Child, name, command, log_path=log_path).result()
         self._children.append(child)
         return child
 
@@ -161,8 +165,14 @@ class KubeApiServer:
             *(f"--initial-cluster=default={peer}", "--unsafe-no-fsync"),
         )
 
-    def _start_api_server(self) -> Child:
-        return self._start(
+    def stop_api_server(self) -> None:
+        """Kill the API server; etcd keeps its data."""
+        (server,) = (one for one in self._children if one.name == "kube-apiserver")
+        self._children.remove(server)
+        server.kill()
+
+    def start_api_server(self) -> Child:
+        server = self._start(
             "kube-apiserver",
             f"--etcd-servers=http://{HOST}:{self._etcd_port}",
             *(f"--bind-address={HOST}", f"--advertise-address={HOST}"),
@@ -174,6 +184,8 @@ class KubeApiServer:
             f"--service-account-signing-key-file={self.directory / 'sa.key'}",
             "--disable-admission-plugins=ServiceAccount",
         )
+        server.wait_until(self._is_ready, START_TIMEOUT_S, "ready")
+        return server
 
     def _write_files(self) -> None:
         key, public = str(self.directory / "sa.key"), str(self.directory / "sa.pub")

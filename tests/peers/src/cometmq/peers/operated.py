@@ -64,10 +64,10 @@ class OperatedGroup:
         }
         await self.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
-    def operator(self, identity: str = "one") -> OperatorApp:
+    def operator(self, identity: str = "one", liveness_port: int = -1) -> OperatorApp:
         settings = OperatorSettings(
             namespace=self.namespace, watch_namespaces=self.namespace, identity=identity,
-            default_image="cometmq:test", drain_quiet_mills=1_000, liveness_port=-1,
+            default_image="cometmq:test", drain_quiet_mills=1_000, liveness_port=liveness_port,
         )  # fmt: skip
         addresses = Addresses(
             control=lambda _group, one: f"{HOST}:{self.control[one]}",
@@ -176,9 +176,11 @@ class OperatedGroup:
         await self.kubectl(*arguments, is_checked=False)
 
     @asynccontextmanager
-    async def operated(self, identity: str = "one") -> AsyncIterator[OperatorApp]:
+    async def operated(
+        self, identity: str = "one", liveness_port: int = -1
+    ) -> AsyncIterator[OperatorApp]:
         """Run an operator; stop the brokers before it ends."""
-        app = self.operator(identity)
+        app = self.operator(identity, liveness_port)
         await app.start()
         try:
             yield app
