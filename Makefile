@@ -289,8 +289,8 @@ docs: generate $(VENV)/.docs ## Build the documentation into dist/site, searchab
 
 .PHONY: protos
 protos: setup ## Generate the code of the control API from control.proto, and service.proto from the orders
-	$(BIN)/python -m grpc_tools.protoc -I libs/control/src --python_out=libs/control/src --pyi_out=libs/control/src libs/control/src/cometmq/control/v1/control.proto
-	$(BIN)/python -m cometmq.control.service_proto >libs/control/src/cometmq/control/v1/service.proto
+	$(BIN)/python -m grpc_tools.protoc -I libs/group/src --python_out=libs/group/src --pyi_out=libs/group/src libs/group/src/cometmq/control/v1/control.proto
+	$(BIN)/python -m cometmq.control.service_proto >libs/group/src/cometmq/control/v1/service.proto
 
 .PHONY: lock
 lock: setup ## Resolve the dependencies again

@@ -223,7 +223,7 @@ def make(
     host_files(out, version, epoch=epoch)
     lock = run_time_lock()
     (out / "requirements.txt").write_text(lock, encoding="utf-8")
-    with_ha = extra_lock("cometmq-control")
+    with_ha = extra_lock("cometmq-group")
     (out / "requirements-ha.txt").write_text(with_ha, encoding="utf-8")
     missing += debian_packages(out, version, targets, epoch=epoch)
     if image_words is not None:

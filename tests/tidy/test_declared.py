@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "backports": "backports-zstd",
     "markdown_it": "markdown-it-py",
     "mcp_types": "mcp",
+    **dict.fromkeys(("cometmq.ha", "cometmq.control", "cometmq.elector"), "cometmq-group"),
 }
 """The distributions whose names differ from those of their modules."""
 OPTIONAL = {
