@@ -7,7 +7,7 @@ languages use `service.proto`, which `service_proto.py` writes.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 from google.protobuf import descriptor_pool, message_factory
@@ -120,6 +120,9 @@ METHODS: Final = _methods()
 # ---- reports as messages ---------------------------------------------------------------------
 
 
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
 def _to_copy(copy: Copy) -> pb.Copy:
     return pb.Copy(ordinal=copy.ordinal, incarnation=copy.incarnation)
 
@@ -134,33 +137,14 @@ def to_target(target: Target) -> pb.Target:
 
 
 def to_message(report: Report) -> pb.MemberStatus:
-    """Return a report as a message."""
-    status = report.status
-    return pb.MemberStatus(
-        group=report.group,
-        copy=_to_copy(status.copy),
-        role=status.role,
-        promised=status.promised,
-        epoch=status.epoch,
-        last_log_epoch=status.last_log_epoch,
-        max_offset=status.max_offset,
-        tables_epoch=status.tables_epoch,
-        tables=status.tables,
-        standing=status.standing,
-        has_lost_master=status.has_lost_master,
-        lag_bytes=status.lag_bytes,
-        is_full=status.is_full,
-        has_room=status.has_room,
-        master=report.master,
-        confirm_offset=report.confirm_offset,
-        record_uid=report.record_uid,
-        version=report.version,
-        fault=report.fault,
-        electors=report.electors,
-        group_keys=report.group_keys,
-        risk=report.risk,
-        last_in_sync=[_to_copy(copy) for copy in status.last_in_sync],
-    )
+    """Return a report as a message, whose fields have the names of those of report and status."""
+    facts = msgspec.structs.asdict(report) | msgspec.structs.asdict(report.status)
+    del facts["status"]
+    facts |= {
+        "copy": _to_copy(report.status.copy),
+        "last_in_sync": [_to_copy(copy) for copy in report.status.last_in_sync],
+    }
+    return pb.MemberStatus(**facts)
 
 
 def from_message(message: pb.MemberStatus) -> Report:
@@ -172,31 +156,21 @@ def from_message(message: pb.MemberStatus) -> Report:
             f"broker {message.copy.ordinal} reports role {message.role[:64]!r} and standing"
             f" {message.standing[:64]!r}, which this version does not know: update this program"
         ) from error
-    status = Status(
-        copy=_from_copy(message.copy),
-        role=role,
-        promised=message.promised,
-        epoch=message.epoch,
-        last_log_epoch=message.last_log_epoch,
-        max_offset=message.max_offset,
-        tables_epoch=message.tables_epoch,
-        tables=message.tables,
-        standing=standing,
-        has_lost_master=message.has_lost_master,
-        lag_bytes=message.lag_bytes,
-        is_full=message.is_full,
-        has_room=message.has_room,
-        last_in_sync=tuple(_from_copy(copy) for copy in message.last_in_sync),
-    )
-    return Report(
-        group=message.group,
-        status=status,
-        master=message.master if message.HasField("master") else None,
-        confirm_offset=message.confirm_offset,
-        record_uid=message.record_uid,
-        version=message.version,
-        fault=message.fault,
-        group_keys=tuple(message.group_keys),
-        electors=message.electors if message.HasField("electors") else None,
-        risk=message.risk,
-    )
+    facts: dict[str, Any] = {
+        one.name: getattr(message, one.name)
+        for one in message.DESCRIPTOR.fields
+        if not one.has_presence or message.HasField(one.name)
+    }
+    facts |= {
+        "copy": _from_copy(message.copy),
+        "role": role,
+        "standing": standing,
+        "last_in_sync": tuple(map(_from_copy, message.last_in_sync)),
+        "group_keys": tuple(message.group_keys),
+    }
+    facts["status"] = _made(Status, facts)
+    return _made(Report, facts)
+
+
+def _made(kind: type[StructT], facts: Mapping[str, Any]) -> StructT:
+    return kind(**{name: facts[name] for name in kind.__struct_fields__ if name in facts})
