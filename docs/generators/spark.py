@@ -10,9 +10,9 @@ import msgspec
 
 from cometmq.insight.judge import STATES, Status
 from cometmq.runtime.settings.fields import split_hint
-from cometmq.spark.collect.loop import COLLECTOR_FAMILIES
+from cometmq.spark.collect.exposition import COLLECTOR_FAMILIES
 from cometmq.spark.lag import columns as lag_columns
-from cometmq.spark.lag.output.prometheus import catalogue
+from cometmq.spark.lag.output.prometheus import CATALOGUE
 from cometmq.spark.options.definitions import FIELDS, Options
 from cometmq.spark.tables import columns as table_columns
 
@@ -119,7 +119,7 @@ def metrics_page() -> str:
         "",
     ]
     own = ((code(one.name), _kind(one.name), "", one.help) for one in COLLECTOR_FAMILIES)
-    written = ((code(one.name), one.kind, labels, one.meaning) for one, labels in catalogue())
+    written = ((code(one.name), one.kind, ", ".join(one.labels), one.meaning) for one in CATALOGUE)
     lines += table(("metric", "type", "labels", "meaning"), [*written, *own])
     return "\n".join(lines) + "\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.peers.ports import HOST, free_port
 from cometmq.peers.processes import wait_until
-from cometmq.spark.collect.loop import REPORT_METRICS
+from cometmq.spark.collect.exposition import REPORT_METRICS
 
 PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 TIMEOUT_S = 60.0

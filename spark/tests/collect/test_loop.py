@@ -8,7 +8,8 @@ import pytest
 
 from cometmq.client.clock import wall_ms
 from cometmq.spark.collect import loop
-from cometmq.spark.collect.loop import CollectorStats, collect_forever, collect_once
+from cometmq.spark.collect.exposition import CollectorStats
+from cometmq.spark.collect.loop import collect_forever, collect_once
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import Snapshot, snapshot_id_of
 from cometmq.spark.collect.writer import is_taken, snapshot_path, write

@@ -285,7 +285,7 @@ def check_files(out: Path, metrics: Path, taken: list[tuple[str, str]]) -> None:
         assert words in page
     (file,) = metrics.iterdir()
     line = 'cometmq_lag_messages{cluster="PeersCluster",group="stopped"} '
-    assert f"{line}{QUEUES * SENT - sum(COMMITTED['stopped'])}\n" in file.read_text()
+    assert f"{line}{QUEUES * SENT - sum(COMMITTED['stopped'])}.0\n" in file.read_text()
     ((path, pushed),) = taken
     assert path == "/metrics/job/cometmq_lag/cluster/PeersCluster"
     assert line in pushed

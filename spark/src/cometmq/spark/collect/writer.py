@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.spark.collect.snapshot import Snapshot
-from cometmq.spark.tables.arrow import versioned, write_parquet
+from cometmq.spark.tables.arrow import versioned
+from cometmq.spark.tables.files import write_parquet
 
 WRITE_ORDER: Final = ("offsets", "groups", "brokers", "progress")
 RAW: Final = "raw"

@@ -24,7 +24,7 @@ from cometmq.spark.lag.members import query_members, with_holders, write_stacks
 from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
 from cometmq.spark.lag.output.prometheus import push
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables.arrow import check_folder
+from cometmq.spark.tables.files import check_folder
 
 MASTER: Final = "local[*]"
 _SETTINGS: Final = {

@@ -21,7 +21,8 @@ from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.lag.columns import BAD, REPORT_TABLES, Report, Row
-from cometmq.spark.tables.arrow import table_of, write_bytes
+from cometmq.spark.tables.arrow import table_of
+from cometmq.spark.tables.files import write_bytes
 from cometmq.spark.tables.rows import micros
 
 GROUPS_MAX: Final = 10

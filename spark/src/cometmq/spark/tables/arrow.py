@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts columns to Arrow schemas, and rows to Arrow tables."""
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cometmq.spark.tables.columns import SCHEMA_VERSION, Columns
 
@@ -47,35 +43,3 @@ def table_of(columns: Columns, rows: Iterable[Sequence[Any]]) -> pa.Table:
 def versioned(table: pa.Table) -> pa.Table:
     """Tag a table with SCHEMA_VERSION in its metadata."""
     return table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION)})
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`, which replaces it unless the block fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    with _replacing(path) as draft:
-        draft.write_bytes(data)
-
-
-def write_parquet(path: Path, table: pa.Table, *, row_group_size: int | None = None) -> None:
-    with _replacing(path) as draft:
-        pq.write_table(table, draft, compression="zstd", row_group_size=row_group_size)
-
-
-def check_folder(folder: Path) -> None:
-    """Create the folder if needed; raise OSError unless files can be written there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    probe = folder / f".cometmq-lag.{os.getpid()}"
-    try:
-        probe.write_bytes(b"")
-    finally:
-        probe.unlink(missing_ok=True)

@@ -199,20 +199,20 @@ CHECKS: Final[Mapping[str, Check]] = {
         "Brokers",
         "Check that brokers are there, answer and take messages; thresholds are ms for all"
         " answers.",
-        "broker-a --critical 1000 --format nagios",
+        "cometmq check broker broker-a --critical 1000 --format nagios",
     ),
     "topic": Check(
         checks.topics,
         "Topics",
         "Check that topics exist, can be written and read; thresholds: seconds since the last"
         " message.",
-        "orders --critical 600",
+        "cometmq check topic orders --critical 600",
     ),
     "copies": Check(
         checks.copies,
         "Brokers",
         "Check that slaves follow and copies are in sync; thresholds: missing copies of a broker.",
-        "--critical 1",
+        "cometmq check copies --critical 1",
         *(1, 2),
     ),
     "dlq": Check(
@@ -221,14 +221,14 @@ CHECKS: Final[Mapping[str, Check]] = {
         "Check the number of dead letters of groups that were not sent again.\n\n"
         "Dead letters that a replay without a selection has sent stay until they expire. They do"
         " not count here, in doctor, or on the console's Home page.",
-        "billing --critical 10 --format json",
+        "cometmq check dlq billing --critical 10 --format json",
         *(1, 100),
     ),
     "disk": Check(
         checks.disks,
         "Brokers",
         "Check how full the disks of the brokers are; thresholds: percent.",
-        "--warn 70 --critical 85",
+        "cometmq check disk --warn 70 --critical 85",
         *(75, 90),
     ),
 }
@@ -250,7 +250,7 @@ def _add(check: str, it: Check) -> None:
         judge = partial(it.judge, names=wanted, limits=limits)
         _check(check, namesrv, judge, form, expected=expected, add=add)
 
-    command.__doc__ = f"{it.help}\n\n\b\nEXAMPLE\n  cometmq check {check} {it.example}\n"
+    command.__doc__ = f"{it.help}\n\n\b\nEXAMPLE\n  {it.example}\n"
     app.command(check)(command)
 
 

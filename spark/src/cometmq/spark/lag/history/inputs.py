@@ -14,7 +14,8 @@ from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.history.aggregates import read_hours
 from cometmq.spark.lag.history.snapshots import History, read_whole
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables.arrow import versioned, write_parquet
+from cometmq.spark.tables.arrow import versioned
+from cometmq.spark.tables.files import write_parquet
 
 WEEK_MINUTES: Final = 7 * 24 * 60
 

@@ -39,8 +39,9 @@ from cometmq.spark.lag.history.snapshots import (
     read_whole,
     snapshot_id_in,
 )
-from cometmq.spark.tables.arrow import arrow_schema, versioned, write_bytes, write_parquet
+from cometmq.spark.tables.arrow import arrow_schema, versioned
 from cometmq.spark.tables.columns import TABLES
+from cometmq.spark.tables.files import write_bytes, write_parquet
 
 ROW_GROUP_ROWS: Final = 128 * 1024
 LATE: Final = timedelta(minutes=2)

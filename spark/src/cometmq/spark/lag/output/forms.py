@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.spark.collect.loop import REPORT_METRICS
+from cometmq.spark.collect.exposition import REPORT_METRICS
 from cometmq.spark.lag.columns import (
     REPORT_TABLES,
     SCHEMA_VERSION,
@@ -27,7 +27,7 @@ from cometmq.spark.lag.columns import (
 )
 from cometmq.spark.lag.output.page import html_report
 from cometmq.spark.lag.output.prometheus import metrics_text
-from cometmq.spark.tables.arrow import write_bytes
+from cometmq.spark.tables.files import write_bytes
 
 SCHEMA_PATH: Final = Path(__file__).with_name("report.schema.json")
 DECIMALS: Final = 6
