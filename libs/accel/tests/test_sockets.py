@@ -77,6 +77,50 @@ def test_one_read_of_each_readable_socket(pair):
     )
 
 
+@dataclass(eq=False)
+class Reader:
+    """A connection that is read directly."""
+
+    name: str
+    is_polled: bool = True
+
+
+def test_a_lone_sender_is_read_without_asking_and_delays_others_by_few_reads(pair):
+    near, far = pair
+    other, other_far = socket.socketpair()
+    other.setblocking(False)
+    with other, other_far:
+        readers = Readers(lone=near, other=other)
+        peers = readers.peers = {fd: Reader(name) for fd, name in readers.peers.items()}
+
+        def receive() -> dict[str, bytes]:
+            chunks, ended = readers.receive()
+            assert not ended
+            return {peer.name: data for peer, data in chunks.items()}
+
+        def send_alone() -> None:
+            for number in range(12):
+                far.sendall(b"%d" % number)
+                assert receive() == {"lone": b"%d" % number}
+
+        send_alone()
+        other_far.sendall(b"now")
+        found = []
+        while "other" not in (found[-1] if found else {}):
+            far.sendall(b"more")
+            found.append(receive())
+        assert found[-1] == {"lone": b"more", "other": b"now"}
+        assert len(found) <= 5
+        send_alone()
+        other_far.sendall(b"only")
+        assert receive() == {"other": b"only"}  # the lone socket was tried, and had nothing
+        send_alone()
+        readers.epoll.unregister(near)
+        peers[near.fileno()].is_polled = False
+        far.sendall(b"not read")
+        assert receive() == {}
+
+
 def test_a_long_input_is_read_in_pieces(pair):
     near, far = pair
     near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)

@@ -155,15 +155,14 @@ impl Sockets {
         let (mut reads_on, mut is_first) = (true, true);
         while reads_on {
             let guess = if is_first { lone.guess(peers)? } else { None };
-            let events = match guess {
-                Some(fd) => &[Event { flags: EventFlags::IN, data: data_of(fd) }],
-                None => {
-                    let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
-                    if is_first {
-                        lone.note(events);
-                    }
-                    events
+            let events = if let Some(fd) = guess {
+                &[Event { flags: EventFlags::IN, data: data_of(fd) }]
+            } else {
+                let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
+                if is_first {
+                    lone.note(events);
                 }
+                events
             };
             is_first = false;
             let mut is_missed = false;
