@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ class Readers:
     def __init__(self, **sockets: socket.socket) -> None:
         self.sockets = accel.Sockets()
         self.epoll = select.epoll()
-        self.peers = {one.fileno(): name for name, one in sockets.items()}
+        self.peers: dict[int, Any] = {one.fileno(): name for name, one in sockets.items()}
         for fd in self.peers:
             self.epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
 
@@ -91,7 +92,8 @@ def test_a_lone_sender_is_read_without_asking_and_delays_others_by_few_reads(pai
     other.setblocking(False)
     with other, other_far:
         readers = Readers(lone=near, other=other)
-        peers = readers.peers = {fd: Reader(name) for fd, name in readers.peers.items()}
+        peers = {fd: Reader(name) for fd, name in readers.peers.items()}
+        readers.peers = peers
 
         def receive() -> dict[str, bytes]:
             chunks, ended = readers.receive()
@@ -105,7 +107,7 @@ def test_a_lone_sender_is_read_without_asking_and_delays_others_by_few_reads(pai
 
         send_alone()
         other_far.sendall(b"now")
-        found = []
+        found: list[dict[str, bytes]] = []
         while "other" not in (found[-1] if found else {}):
             far.sendall(b"more")
             found.append(receive())
