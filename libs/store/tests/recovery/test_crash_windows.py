@@ -12,38 +12,7 @@ from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
-# A topic deleted and created again
-
-
-@pytest.mark.parametrize("rounds", [0, 1, 2, 5])
-def test_messages_of_a_topic_made_again_survive_a_crash(disk, rounds):
-    """The new topic's offsets restart at 0, so the log holds two messages for each offset."""
-    rig = StoreRig(disk)
-    for number in range(20):
-        rig.put(make_message(body=b"old-%d" % number))
-    rig.work(3)
-    rig.store.delete_topic("T")
-    rig.work(rounds)
-    for number in range(3):
-        assert rig.put(make_message(body=b"new-%d" % number)).queue_offset == number
-    disk.crash()
-    again = StoreRig(disk)
-    assert again.bodies() == [b"new-0", b"new-1", b"new-2"]
-    assert again.put(make_message(body=b"next")).queue_offset == 3
-    again.store.close()
-    assert StoreRig(disk).bodies() == [b"new-0", b"new-1", b"new-2", b"next"]
-
-
-def test_queues_built_from_the_whole_log_hold_what_the_newest_topic_of_a_name_holds(disk):
-    rig = StoreRig(disk)
-    for number in range(20):
-        rig.put(make_message(body=b"old-%d" % number))
-    rig.store.delete_topic("T")
-    for number in range(15):
-        rig.put(make_message(body=b"new-%d" % number))
-    rig.store.close()
-    disk.remove_tree("/store/consumequeue")
-    assert StoreRig(disk).bodies() == [b"new-%d" % number for number in range(15)]
+# A deleted topic
 
 
 def test_a_deletion_alone_is_worth_a_checkpoint(disk):
