@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.remoting.message.record import decode_record
 from cometmq.store import publishing
 from cometmq.store.errors import DiskError
 from cometmq.store.reads import finish
-from cometmq.store.results import GetStatus, PutResult, PutStatus
+from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.write_state import Refusal
-from cometmq.testing.store.builders import StoreRig, make_message, small_settings
+from cometmq.testing.store.builders import StoreRig, make_message, records_of, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 
 
@@ -28,13 +27,7 @@ def facts_of(queue):
 
 def visible(store):
     """Return the numbers of the messages in both queues that consumers can read."""
-    found = []
-    for queue_id in range(2):
-        for offset in range(store.reader.max_offset("T", queue_id)):
-            result = store.reader.get_messages("T", queue_id, offset, 1)
-            assert result.status is GetStatus.FOUND
-            found.append(int(decode_record(result.records[0]).body))
-    return sorted(found)
+    return sorted(int(it.body) for queue_id in (0, 1) for it in records_of(store, "T", queue_id))
 
 
 def test_commits_above_the_bound_are_stored_but_not_visible():
