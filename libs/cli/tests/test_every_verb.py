@@ -41,8 +41,8 @@ WITHOUT_BODY = {"updateOrderConf", "updateKvConfig", "deleteKvConfig", "getNames
 """Verbs that do not read a JSON body of the name server."""
 LATE = {"restore", "group seek"}
 """Verbs that ask the cluster, or need a folder, before they read their file."""
-AMBIGUOUS = {"message trace", "message show"}
-"""Verbs that refuse the combination of their words first."""
+AMBIGUOUS = {"message trace", "message show", "config check", "definitions import"}
+"""Verbs that refuse the combination of their words, or a folder as their file, first."""
 ASKING = [it for it in verbs() if it.asks_a_cluster and it.name not in ENDLESS]
 LIES = (b"[]", b"null", b"\xff\xfe", b'{"brokerAddrTable":5,"brokerDatas":7,"topicList":{"a":1}}',
         b"[" * 5_000, b"{}")  # fmt: skip

@@ -118,7 +118,9 @@ def carry_out(change: Change, options: Mapping[str, Any], around: Around | None 
             admin.preview = dict(plan.preview or _differences(plan))
             print_notes(_remarks(plan))
             raise DryRun(plan.what, plan.at)
-        if any(it.name == "brokers" for it in arguments(type(change))):
+        if plan.resume:
+            admin.resume = lambda _: plan.resume
+        elif any(it.name == "brokers" for it in arguments(type(change))):
             admin.resume = lambda rest: (
                 f"do it there, too: {change.command(brokers=tuple(it.name for it in rest))}"
             )

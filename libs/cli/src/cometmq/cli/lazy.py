@@ -83,8 +83,11 @@ class _Ours:
             value = ctx.params.get(it.name)
             if isinstance(value, float) and not isfinite(value):
                 ctx.fail(f"Invalid value for '{it.opts[0]}': {value} is not a number")
-            many = value if isinstance(value, list) else [value]
-            if it.name not in TAKE_BYTES and not all(is_utf8(x) for x in many if type(x) is str):
+            is_text = (
+                it.type.name.partition(" ")[0] in {"str", "text"} and it.name not in TAKE_BYTES
+            )
+            many = value if isinstance(value, list | tuple) else [value]
+            if is_text and not all(is_utf8(one) for one in many if isinstance(one, str)):
                 ctx.fail(f"{it.opts[0]} is not UTF-8: convert it with iconv")
         if self.info.takes_global_options:
             resolve_timeout(ctx, self.params)

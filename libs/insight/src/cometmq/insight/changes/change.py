@@ -120,6 +120,8 @@ class Plan(NamedTuple):
     """The names of the brokers that change."""
     preview: Mapping[str, Cell] = {}
     """Further facts that a dry run prints."""
+    resume: str = ""
+    """What to do after a failure halfway, if not the same at the brokers that are left."""
     compared: Any = None
     """The state to compare instead of `before`, if `before` changes all the time."""
     details: Any = None

@@ -167,6 +167,7 @@ class CreateGroup(Change, frozen=True, kw_only=True):
             [Consequence(text)],
             refusal=refusal,
             at=sorted(masters),
+            resume=f"alter it: {AlterGroup(group=group, retries=self.retries).command()}",
         )
 
 
