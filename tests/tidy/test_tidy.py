@@ -115,7 +115,7 @@ def test_programs_fetch_over_http_within_limits() -> None:
 
 
 def test_every_module_is_used() -> None:
-    entries = {"cometmq.cli.main", "cometmq.cli.demo"}
+    entries = {"cometmq.cli.main"}
     imported: set[str] = set()
     for path in [*SOURCES, *ROOT.glob("bench/**/*.py"), *ROOT.glob("**/tests/**/*.py")]:
         if ".venv" in path.parts or ".cache" in path.parts:

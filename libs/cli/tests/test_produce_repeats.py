@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.demo.run import _send_line
 from cometmq.cli.verbs.patience import REPEATS_MAX, MaybeStored, Patience
 from cometmq.client import Message, MessageQueue, NoRoute, SendResult, SendStatus
 from cometmq.client.errors import SendFailed
+from cometmq.peers.demo.run import _send_line
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.errors import AccessDenied, ConnectionLost, RequestTimeout, SystemBusy
 
@@ -145,7 +145,7 @@ async def test_nothing_is_sent_again_while_all_brokers_are_silent():
 
 
 async def test_the_demo_sends_a_line_again_with_the_same_id(monkeypatch):
-    monkeypatch.setattr("cometmq.cli.demo.run.SEND_PAUSE_S", 0)
+    monkeypatch.setattr("cometmq.peers.demo.run.SEND_PAUSE_S", 0)
     producer: Any = Hanging(sends=[UNANSWERED, BUSY])
     await _send_line(producer, Message("T", b"x"), "file")
     assert producer.sent == [("id-1", None)] * 3

@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from cometmq.cli.demo import children
 from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
+from cometmq.peers.demo import children
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.service import one_line

@@ -156,7 +156,7 @@ async def test_asyncio_waits_for_a_fork() -> None:
 
 def test_what_only_a_start_does_is_not_forked(tmp_path: Path) -> None:
     assert is_forked([str(PROGRAM), "version"])
-    for other in ([*REAL, "version"], [sys.executable, "-m", "cometmq.cli.demo"], ["true"]):
+    for other in ([*REAL, "version"], [sys.executable, "-m", "cometmq.peers.demo"], ["true"]):
         assert not is_forked(other)
     with pytest.raises(FileNotFoundError):
         subprocess.Popen([str(PROGRAM), "version"], cwd=tmp_path / "missing")

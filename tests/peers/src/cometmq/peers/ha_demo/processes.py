@@ -12,10 +12,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from cometmq.cli.demo.children import end
-from cometmq.cli.demo.progress import DemoFailed
 from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.peers.demo.children import end
+from cometmq.peers.demo.progress import DemoFailed
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 GROUP: Final = "orders"

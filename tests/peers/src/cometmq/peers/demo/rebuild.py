@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from cometmq.cli.demo.consumer import Line
+from cometmq.peers.demo.consumer import Line
 
 
 class SourceFile(msgspec.Struct, frozen=True):

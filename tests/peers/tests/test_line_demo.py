@@ -12,10 +12,10 @@ from time import monotonic
 
 import pytest
 
-from cometmq.cli.demo.consumer import Line, Report, encode_report, read_reports
-from cometmq.cli.demo.progress import Counts, DemoFailed, show_progress
-from cometmq.cli.demo.rebuild import Rebuilder, library_files
-from cometmq.cli.demo.run import demo
+from cometmq.peers.demo.consumer import Line, Report, encode_report, read_reports
+from cometmq.peers.demo.progress import Counts, DemoFailed, show_progress
+from cometmq.peers.demo.rebuild import Rebuilder, library_files
+from cometmq.peers.demo.run import demo
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_reports_arrive_as_they_were_written_until_the_process_ends():
 
 
 async def test_progress_gives_up_only_when_nothing_moves(monkeypatch):
-    monkeypatch.setattr("cometmq.cli.demo.progress.REFRESH_S", 0.01)
+    monkeypatch.setattr("cometmq.peers.demo.progress.REFRESH_S", 0.01)
     with pytest.raises(DemoFailed, match="4 of 10 messages were sent, 3 received; nothing moved"):
         await show_progress(10, lambda: Counts(4, 3), 0.0)
     begin, received = monotonic(), count()
@@ -118,7 +118,7 @@ def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):
 
 
 def test_a_demo_that_stalls_says_so_and_names_the_option():
-    command = [sys.executable, "-u", "-m", "cometmq.cli.demo", "--timeout", "0.001"]
+    command = [sys.executable, "-u", "-m", "cometmq.peers.demo", "--timeout", "0.001"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert done.stderr == (
@@ -129,7 +129,7 @@ def test_a_demo_that_stalls_says_so_and_names_the_option():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_demo_leaves_nothing_behind(tmp_path, number):
-    command = ["env", f"TMPDIR={tmp_path}", sys.executable, "-u", "-m", "cometmq.cli.demo"]
+    command = ["env", f"TMPDIR={tmp_path}", sys.executable, "-u", "-m", "cometmq.peers.demo"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert any(line.startswith("  consumers") for line in process.stdout)

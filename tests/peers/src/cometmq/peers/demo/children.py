@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from cometmq.cli.demo.progress import DemoFailed
+from cometmq.peers.demo.progress import DemoFailed
 from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 START_TIMEOUT_S: Final = 60
@@ -35,7 +35,7 @@ async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
 @asynccontextmanager
 async def consumer(namesrv: str, topic: str, group: str) -> AsyncIterator[asyncio.StreamReader]:
     """Run a consumer process; yield the stream of its reports."""
-    async with _child("cometmq.cli.demo.consumer", namesrv, topic, group) as process:
+    async with _child("cometmq.peers.demo.consumer", namesrv, topic, group) as process:
         assert process.stdout is not None
         yield process.stdout
 

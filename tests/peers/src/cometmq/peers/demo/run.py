@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli.demo import children
-from cometmq.cli.demo.consumer import read_reports
-from cometmq.cli.demo.progress import Counts, DemoFailed, show_progress, stalled
-from cometmq.cli.demo.rebuild import Rebuilder, SourceFile, library_files
 from cometmq.cli.say import say
 from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
+from cometmq.peers.demo import children
+from cometmq.peers.demo.consumer import read_reports
+from cometmq.peers.demo.progress import Counts, DemoFailed, show_progress, stalled
+from cometmq.peers.demo.rebuild import Rebuilder, SourceFile, library_files
 from cometmq.remoting.errors import CometError, Outage, SystemBusy
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.hangup import cancelled_by_signals
