@@ -13,7 +13,7 @@ from cometmq.ha.role import Role
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.group_pass import GroupPass
-from cometmq.operator.broker_groups.observe import REVISION
+from cometmq.operator.broker_groups.live import REVISION
 from cometmq.operator.broker_groups.seen import Backlog, Election
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.testing.operator.api import MemoryApi, context_of

@@ -8,11 +8,9 @@ from structlog.testing import CapturingLogger
 from cometmq.client.testing.cluster import eventually
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.broker_groups.group import CONTROL_NAME, TLS_SECRET
-from cometmq.operator.broker_groups.group_elector import GroupElector
-from cometmq.operator.broker_groups.group_pass import GroupPass
-from cometmq.operator.broker_groups.groups import Groups
+from cometmq.operator.broker_groups.group_elector import PLAIN, GroupElector, MemberAccess
+from cometmq.operator.broker_groups.group_pass import GroupPass, Groups
 from cometmq.operator.broker_groups.live import Live
-from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.secrets import AGE_MAX_MS, Secrets
 from cometmq.remoting.log import NO_LOG

@@ -13,8 +13,8 @@ from cometmq.client.testing.broker import CLUSTER_NAME
 from cometmq.client.testing.cluster import eventually
 from cometmq.operator.managed import FINALIZER
 from cometmq.operator.metrics import OperatorFigures
+from cometmq.operator.topics_and_groups.declared_pass import DeclaredObjects
 from cometmq.operator.topics_and_groups.item import Claim, Entry, declared_of
-from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.testing.operator.api import MemoryApi, context_of
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

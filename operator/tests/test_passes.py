@@ -12,8 +12,8 @@ from cometmq.operator.api import ApiRefused, ApiUnreachable
 from cometmq.operator.managed import FINALIZER, Managed, metadata_of
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.passes import ObjectTasks, Pass
+from cometmq.operator.topics_and_groups.declared_pass import DeclaredObjects
 from cometmq.operator.topics_and_groups.item import declared_of
-from cometmq.operator.topics_and_groups.objects import DeclaredObjects
 from cometmq.operator.unconsumed import Quiet
 from cometmq.testing.operator.api import MemoryApi, context_of
 from cometmq.testing.runtime.clock import FakeClock

@@ -17,10 +17,14 @@ from cometmq.client.testing.cluster import eventually
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.broker_groups.drain import Drain
-from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector
+from cometmq.operator.broker_groups.group_elector import (
+    PLAIN,
+    Addresses,
+    GroupElector,
+    MemberAccess,
+)
 from cometmq.operator.broker_groups.key_rotation import StoredKeys
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.broker_groups.render import broker_conf
 from cometmq.operator.secrets import Secrets

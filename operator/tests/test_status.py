@@ -10,8 +10,7 @@ from cometmq.ha.role import Role
 from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Wait
-from cometmq.operator.broker_groups.live import Live
-from cometmq.operator.broker_groups.observe import REVISION, seen_of
+from cometmq.operator.broker_groups.live import REVISION, Live, seen_of
 from cometmq.operator.broker_groups.seen import Backlog, Election, Seen
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.testing.operator.states import DOWN, READY, STALE, deleting, group, seen

@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from cometmq.operator.api import ApiServer, KubeApi, in_cluster, record_of
 from cometmq.operator.broker_groups.group_elector import Addresses
-from cometmq.operator.broker_groups.groups import Groups
+from cometmq.operator.broker_groups.group_pass import Groups
 from cometmq.operator.leader import Leadership
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.passes import Context
 from cometmq.operator.secrets import Secrets
 from cometmq.operator.settings import OperatorSettings
-from cometmq.operator.topics_and_groups.objects import DeclaredObjects
+from cometmq.operator.topics_and_groups.declared_pass import DeclaredObjects
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 

@@ -6,8 +6,7 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
 from cometmq.operator.broker_groups.group import BrokerGroup
-from cometmq.operator.broker_groups.group_elector import GroupElector
-from cometmq.operator.broker_groups.member_access import PLAIN
+from cometmq.operator.broker_groups.group_elector import PLAIN, GroupElector
 from cometmq.operator.broker_groups.seen import Backlog, Seen
 from cometmq.operator.passes import Context
 from cometmq.operator.secrets import SecretFault

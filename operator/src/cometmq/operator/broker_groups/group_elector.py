@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import msgspec
 
@@ -20,12 +21,25 @@ from cometmq.ha.proof import Keys
 from cometmq.ha.record import Record
 from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
-from cometmq.operator.broker_groups.member_access import PLAIN, MemberAccess
 from cometmq.operator.broker_groups.seen import Election
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
+
+
+class MemberAccess(msgspec.Struct, frozen=True):
+    """How a member's ports are reached."""
+
+    tls: TlsSettings | None = None
+    """None means plain connections."""
+    name: str = ""
+    """The name in the member's certificate, if it differs from the member's host."""
+    has_key: bool = False
+    """Whether the member has the key of its group, so that it must prove itself."""
+
+
+PLAIN: Final = MemberAccess()
 
 
 class Addresses(msgspec.Struct, frozen=True):

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over a group: read its objects, decide, act, and write the status."""
+"""Passes over groups: read the objects of a group, decide, act, and write the status."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.ha.actions import Tell
-from cometmq.operator.api import ApiRefused, Body
+from cometmq.ha.port import RecordPort
+from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
+from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.decide import (
@@ -30,21 +34,23 @@ from cometmq.operator.broker_groups.group import (
     BrokerGroup,
     group_of,
 )
-from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.group_elector import Addresses, GroupElector, MemberAccess
 from cometmq.operator.broker_groups.key_secret import KeySecret
-from cometmq.operator.broker_groups.live import Live
-from cometmq.operator.broker_groups.member_access import MemberAccess
-from cometmq.operator.broker_groups.observe import seen_of
+from cometmq.operator.broker_groups.live import Live, seen_of
+from cometmq.operator.broker_groups.master_endpoint import KIND as SLICE
+from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
+from cometmq.operator.broker_groups.master_service import MasterPod
 from cometmq.operator.broker_groups.owned import OwnedObjects, delete_record
 from cometmq.operator.broker_groups.render import config_hash
 from cometmq.operator.broker_groups.seen import Seen
-from cometmq.operator.broker_groups.service_pointer import ServicePointer
 from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.managed import Key, status_body
-from cometmq.operator.passes import Context, Pass
+from cometmq.operator.metrics import GroupFigures, OperatorFigures
+from cometmq.operator.passes import Context, ObjectTasks, Pass
 from cometmq.operator.secrets import SecretFault
 from cometmq.remoting.errors import CometError
 
+POINT_AGAIN_MS: Final = 500
 SOON_MS: Final = 1_000
 """Pause before the next pass while a change is in progress."""
 
@@ -58,7 +64,9 @@ class GroupPass(Pass[BrokerGroup]):
         self._owned = OwnedObjects(context)
         self._orders = GivenOrders(context, elector, self._group_key)
         self._drain = Drain(context, elector)
-        self._pointer = ServicePointer(key, context, elector, self._owned)
+        self._endpoint = MasterEndpoint(context.api, log=context.log)
+        self._group: BrokerGroup | None = None
+        """The group, as of the last pass."""
         self.operations = self._orders.operations
         self.status: GroupStatus | None = None
         """The status of the last complete pass."""
@@ -68,7 +76,8 @@ class GroupPass(Pass[BrokerGroup]):
 
     def note_version(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
-        self._pointer.note_version(kind, name, version)
+        if kind == SLICE:
+            self._endpoint.note_version(name, version)
         self._owned.note_version(kind, name, version)
 
     def view(self) -> object:
@@ -82,7 +91,33 @@ class GroupPass(Pass[BrokerGroup]):
         )
 
     async def attend(self) -> None:
-        await self._pointer.attend()
+        """Point the Service at each master that opens, without waiting for a pass."""
+        opened = self.elector.master_opened
+        while True:
+            await opened.wait()
+            opened.clear()
+            try:
+                await self._point()
+            except (ApiUnreachable, ApiRefused) as error:
+                name = "/".join(self.key[1:])
+                self.context.log.warning("master_service.unmoved", group=name, error=str(error))
+                await asyncio.sleep(POINT_AGAIN_MS / 1000)
+                opened.set()
+
+    async def _point(self) -> None:
+        """Point the Service at the open master's pod; do nothing if there is no such master.
+
+        A pod that has just started has no address yet; the pass that follows its event finds it.
+        """
+        record, service, group = self.elector.open_master, self._owned.service, self._group
+        if group is None or service is None or record is None or not group.has_master_service:
+            return
+        name = group.pod(record.holder.ordinal)
+        pods = list(self.context.pods.get((group.namespace, group.name), ()))
+        pod = next((one for one in pods if one.name == name and one.address), None)
+        if pod is not None:
+            master = MasterPod(pod.name, pod.uid, pod.address, pod.node, record.epoch)
+            await self._endpoint.point(group, service["metadata"]["uid"], master)
 
     async def close(self) -> None:
         await self.elector.close()
@@ -92,7 +127,7 @@ class GroupPass(Pass[BrokerGroup]):
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self.context.api, group)
         fault = await self._secret_fault(group, live)
-        self._pointer.group = group
+        self._group = group
         await self._configure_elector(group, live)
         election = self.elector.election
         seen = await self._drain.look(group, seen_of(group, live, election, before))
@@ -118,7 +153,7 @@ class GroupPass(Pass[BrokerGroup]):
             await delete_record(self.context.api, group)
             return None
         await self._label_roles(group, seen, live)
-        await self._pointer.point()
+        await self._point()
         found = Findings(
             seen=seen,
             step=step,
@@ -213,3 +248,48 @@ class GroupPass(Pass[BrokerGroup]):
         status = self.status = status_of(group, found, before, self.context.wall_time())
         if status != before:
             await self.context.api.apply(status_body(self.key, status), part="Status")
+
+
+class Groups(ObjectTasks[GroupPass]):
+    def __init__(
+        self,
+        context: Context,
+        figures: OperatorFigures,
+        *,
+        record_of: Callable[[str, str], RecordPort],
+        addresses: Addresses | None = None,
+    ) -> None:
+        """`record_of` returns the record of the group with this namespace and name."""
+        super().__init__(context, figures.count)
+        self._record_of = record_of
+        self._addresses = addresses
+
+    def new(self, key: Key) -> GroupPass:
+        context = self.context
+        record = self._record_of(*key[1:])
+        elector = GroupElector(
+            record, clock=context.clock, log=context.log, addresses=self._addresses
+        )
+        return GroupPass(key, context, elector)
+
+    def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
+        """Note the version of an owned object and wake its group, which repairs the object if
+        another client changed it.
+        """
+        key = (KIND, namespace, group)
+        work = self.get(key)
+        if work is not None:
+            work.note_version(kind, name, version)
+            self.wake(key)
+
+    def figures(self) -> list[GroupFigures]:
+        return [
+            GroupFigures(
+                namespace=work.key[1],
+                name=work.key[2],
+                status=work.status,
+                elector=work.elector.stats,
+                operations=work.operations,
+            )
+            for work in self
+        ]

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes objects of a group, read from the API."""
+"""The Kubernetes objects of a group, read from the API, and the facts that decisions depend on
+(`Seen`), derived from them and the record and members.
+"""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
 from cometmq.operator.api import Body, KubeApi
+from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_REQUIRED, BrokerGroup
+from cometmq.operator.broker_groups.seen import Election, PodSeen, Seen
+
+REVISION: Final = "controller-revision-hash"
+STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+"""Reasons to wait that every container has when it starts, so they are no trouble."""
+TROUBLE_CHARACTERS_MAX: Final = 200
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,3 +78,65 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         if template.get(KEY_MARK) == KEY_REQUIRED:
             return True
         return bool(self.pods) and all(KEY_MARK in self.marks(one) for one in self.pods)
+
+
+def seen_of(group: BrokerGroup, live: Live, election: Election, before: GroupStatus) -> Seen:
+    """Return the facts that decisions depend on; `before` is the status of the last pass."""
+    found, record = live.stateful_set, election.record
+    seen = Seen(
+        may_have_data=_may_have_data(election, before),
+        asked=election.asked,
+        election_fault=election.fault,
+    )
+    if found is None:
+        return seen
+    status = found.get("status", {})
+    revision = status.get("updateRevision", "")
+    return msgspec.structs.replace(
+        seen,
+        replicas=found["spec"]["replicas"],
+        is_settled=status.get("observedGeneration") == found["metadata"]["generation"],
+        pods={one: _pod(pod, revision) for one, pod in live.pods.items()},
+        record=record if record is None or record.group == group.broker_name else None,
+        statuses=election.statuses,
+    )
+
+
+def _may_have_data(election: Election, before: GroupStatus) -> bool:
+    """Return whether there is, may be or has been a master.
+
+    If the record was deleted, the status soon has no epoch either, but the brokers' stores show
+    that they had a master.
+    """
+    return (
+        election.record is not None
+        or not (election.is_record_known and election.has_looked)
+        or before.epoch > 0
+        or any(one.last_log_epoch > 0 for one in election.statuses)
+    )
+
+
+def _pod(pod: Body, revision: str) -> PodSeen:
+    metadata, conditions = pod["metadata"], pod.get("status", {}).get("conditions") or ()
+    return PodSeen(
+        is_ready=any(one["type"] == "Ready" and one["status"] == "True" for one in conditions),
+        is_current=metadata.get("labels", {}).get(REVISION) == revision,
+        is_terminating="deletionTimestamp" in metadata,
+        trouble=_trouble(pod.get("status", {})),
+    )
+
+
+def _trouble(status: Body) -> str:
+    """Return why a pod cannot be scheduled or a container cannot start, as reason and message."""
+    causes = [
+        one
+        for one in status.get("conditions") or ()
+        if one["type"] == "PodScheduled" and one["status"] == "False"
+    ]
+    states = (one.get("state", {}) for one in status.get("containerStatuses") or ())
+    causes += [one["waiting"] for one in states if "waiting" in one]
+    for cause in causes:
+        reason, message = cause.get("reason", ""), cause.get("message", "")
+        if reason and reason not in STARTING:
+            return f"{reason}: {message}"[:TROUBLE_CHARACTERS_MAX].removesuffix(": ")
+    return ""

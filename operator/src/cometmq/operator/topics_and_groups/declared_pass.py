@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over a Topic or ConsumerGroup: read the brokers, decide, change them, write the status.
+"""Passes over Topics and ConsumerGroups: read the brokers, decide, change them, write the status;
+and which object owns a name.
 
 Every change sets absolute values, so a pass may be interrupted anywhere, and repeated.
 """
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from cometmq.operator.api import ApiUnreachable, Body
 from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.managed import Key, status_body
-from cometmq.operator.passes import Context, Pass
+from cometmq.operator.metrics import DeclaredFigures, OperatorFigures
+from cometmq.operator.passes import Context, ObjectTasks, Pass
 from cometmq.operator.secrets import SecretFault
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
-from cometmq.operator.topics_and_groups.item import Claim, Declared, declared_of, owner
+from cometmq.operator.topics_and_groups.item import Claim, Declared, Entry, declared_of, owner
 from cometmq.operator.topics_and_groups.suite import DeclaredBrokers, is_outage, open_admin
 from cometmq.operator.unconsumed import Quiet
 from cometmq.remoting.errors import CometError
 
+PASSES_MAX: Final = 8
+"""Concurrent passes: each reads a table of all topics from every broker."""
 RESYNC_FACTOR: Final = 10
 """Passes over these objects are this many times rarer than those over broker groups, because
 reading from brokers costs more than reading objects. Changes on brokers cause no events, so manual
@@ -36,26 +41,10 @@ UNSEEN: Final = Wait(
 )
 
 
-class Rivals(Protocol):
-    """The claims of all objects, as one pass needs them; implemented by `DeclaredObjects`."""
-
-    turns: asyncio.Semaphore
-    """Limits the number of concurrent passes."""
-
-    def competing(self, claim: Claim) -> list[Claim]:
-        """Return the claims of other objects to the same entry that are not being deleted."""
-
-    def has_unseen(self, claim: Claim) -> bool:
-        """Return whether no pass has looked yet for the brokers of an object that may compete."""
-
-    def found(self, claim: Claim) -> None:
-        """Note the brokers of a claim, as a pass has found them."""
-
-
 class DeclaredPass(Pass[Declared]):
     """Passes over one Topic or ConsumerGroup."""
 
-    def __init__(self, key: Key, context: Context, rivals: Rivals) -> None:
+    def __init__(self, key: Key, context: Context, rivals: "DeclaredObjects") -> None:
         super().__init__(key, context)
         self._rivals = rivals
         self._quiet = Quiet(context.clock.monotonic_ms, context.quiet_ms)
@@ -204,3 +193,74 @@ class DeclaredPass(Pass[Declared]):
             is_warning = ready.reason != Reason.AS_SPECIFIED
             self.report(ready.reason, ready.message, is_warning=is_warning)
         self._reason = ready.reason
+
+
+class DeclaredObjects(ObjectTasks[DeclaredPass]):
+    def __init__(self, context: Context, figures: OperatorFigures) -> None:
+        super().__init__(context, figures.count)
+        self._found: dict[Key, Claim] = {}
+        """The claims with the brokers that passes have found."""
+        self._gone: set[Claim] = set()
+        """Claims in kopf's index whose objects are gone: after a lost watch, kopf lists what
+        exists, and is not told what was deleted meanwhile."""
+        self._marks: dict[Key, tuple[object, ...]] = {}
+        """The parts of each object, as last seen, whose change starts a pass."""
+        self.turns = asyncio.Semaphore(PASSES_MAX)
+
+    def new(self, key: Key) -> DeclaredPass:
+        return DeclaredPass(key, self.context, self)
+
+    def changed(self, key: Key, entry: Entry, mark: tuple[object, ...]) -> None:
+        """Start passes over an object and its namesakes unless its `mark` is as before.
+
+        The operator itself writes statuses, so a shrinking backlog would otherwise cause passes
+        without a pause.
+        """
+        if self._marks.get(key) != mark or key not in self:
+            self._marks[key] = mark
+            self.wake(key)
+            self._wake_namesakes(key, entry)
+
+    def deleted(self, key: Key, entry: Entry) -> None:
+        """Start passes over the object, which end its task, and over its namesakes."""
+        self.wake(key)
+        self._wake_namesakes(key, entry)
+
+    def ended(self, key: Key) -> None:
+        self._marks.pop(key, None)
+        self._found.pop(key, None)
+        for entry, claims in list(self.context.claims.items()):
+            gone = {one for one in list(claims) if one.key == key}
+            self._gone |= gone
+            if gone:
+                self._wake_namesakes(key, entry)
+
+    def competing(self, claim: Claim) -> list[Claim]:
+        """Return the claims of other objects to the same entry that are not being deleted."""
+        return [one for one in self._namesakes(claim.key, claim.entry) if claim.competes(one)]
+
+    def has_unseen(self, claim: Claim) -> bool:
+        """Return whether no pass has looked yet for the brokers of an object that may compete."""
+        return any(one.brokers is None for one in self._namesakes(claim.key, claim.entry))
+
+    def found(self, claim: Claim) -> None:
+        """Note the brokers of a claim; wake the objects that it turns out to compete with."""
+        before, self._found[claim.key] = self._found.get(claim.key), claim
+        if before is None or before.brokers != claim.brokers:
+            self._wake_namesakes(claim.key, claim.entry)
+
+    def figures(self) -> list[DeclaredFigures]:
+        return [DeclaredFigures(*work.key, work.status) for work in self]
+
+    def _namesakes(self, key: Key, entry: Entry) -> Iterator[Claim]:
+        """Yield the claims of other objects to an entry, with the brokers that passes found."""
+        for one in list(self.context.claims.get(entry, ())):
+            if one.key != key and one not in self._gone:
+                found = self._found.get(one.key)
+                is_same = found is not None and found.name_servers == one.name_servers
+                brokers = found.brokers if found is not None and is_same else None
+                yield msgspec.structs.replace(one, brokers=brokers)
+
+    def _wake_namesakes(self, key: Key, entry: Entry) -> None:
+        for one in self._namesakes(key, entry):
+            self.wake(one.key)
