@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from cometmq.broker.copies.streams.pump import (
     SENT_BYTES_MIN,
     SLICE_BYTES,
     TURN_BYTES,
-    LogPump,
     SendTurns,
 )
 from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
 from cometmq.broker.copies.streams.rocketmq.slave_stream import PART_BYTES, PARTS_MAX, SlaveStream
+from cometmq.broker.copies.streams.served import ServedStream
 from cometmq.broker.copies.tables.feed import TablesPosition
+from cometmq.broker.copies.unfit import UnfitLog
 from cometmq.remoting.types import Buffer
 from cometmq.testing.broker.replicas import Node
 from cometmq.testing.store.builders import make_message
@@ -68,19 +70,28 @@ class Transport:
         self.writes.append([bytes(data)])
 
 
-class Receiver:
+class Receiver(ServedStream):
     """A receiver of the log."""
+
+    transport: Any
 
     def __init__(self, log: Any, turns: SendTurns, part_bytes: int = SLICE_BYTES) -> None:
         self.offset = 0
-        transport: Any = Transport()
-        self.transport = transport
         self._part_bytes = part_bytes
         self.fails = False
-        self.pump = LogPump(
-            transport, view=lambda: log, place=self._place, send=self._send,
-            failed=self._failed, turns=turns, worker=log, bytes_per_s=int, now_ms=int,
+        owner: Any = SimpleNamespace(
+            store=SimpleNamespace(commit_log=log), send_turns=turns, worker=log, now_ms=int,
+            settings=lambda: SimpleNamespace(max_ha_transfer_byte_in_second=0),
         )  # fmt: skip
+        transport: Any = Transport()
+        super().__init__(owner, transport, "", lambda: log)
+
+    def _take(self, data: bytes) -> None: ...
+
+    def refuse(self, error: UnfitLog) -> None:
+        raise error
+
+    def _ended(self) -> None: ...
 
     def _place(self) -> tuple[int, int] | None:
         return (self.offset, self._part_bytes) if self.offset < END else None
@@ -99,7 +110,7 @@ async def sent_per_turn(receivers: list[Receiver], each_turn: Callable[[], objec
     """Wake all; return how many bytes are sent in each turn until all have the log."""
     sent: list[int] = []
     for receiver in receivers:
-        receiver.pump.wake()
+        receiver.wake()
     total = 0
     async with asyncio.timeout(60):
         while True:
@@ -129,7 +140,7 @@ async def test_small_slices_count_as_larger_ones() -> None:
     log, turns = Log(), SendTurns()
     receivers = [Receiver(log, turns, part_bytes=10) for _ in range(200)]
     for receiver in receivers:
-        receiver.pump.wake()
+        receiver.wake()
     assert sum(receiver.offset for receiver in receivers) == 10 * TURN_BYTES // SENT_BYTES_MIN
 
 
@@ -137,12 +148,12 @@ async def test_all_receivers_advance_alike() -> None:
     log, turns = Log(), SendTurns()
     receivers = [Receiver(log, turns) for _ in range(9)]
     for receiver in receivers:
-        receiver.pump.wake()
+        receiver.wake()
     while not all(receiver.offset == END for receiver in receivers):
         offsets = [receiver.offset for receiver in receivers]
         assert max(offsets) - min(offsets) <= 2 * SLICE_BYTES
         for receiver in receivers:  # the log grows
-            receiver.pump.wake()
+            receiver.wake()
         await asyncio.sleep(0)
 
 
@@ -152,7 +163,7 @@ async def test_receivers_that_are_closed_or_fail_do_not_stop_the_others() -> Non
     log, turns = Log(), SendTurns()
     receivers = [Receiver(log, turns) for _ in range(9)]
     for receiver in receivers:
-        receiver.pump.wake()
+        receiver.wake()
     receivers[5].fails = True
     receivers[6].transport.is_closed = True
     others = [receiver for number, receiver in enumerate(receivers) if number not in {5, 6}]

@@ -222,7 +222,7 @@ async def test_a_slow_slave_costs_a_bounded_buffer_and_delays_nobody() -> None:
                 await asyncio.sleep(0)
         assert node.end > 16 << 20
         (stream,) = node.server._streams
-        unsent = stream._transport.get_write_buffer_size()
+        unsent = stream.transport.get_write_buffer_size()
         assert 0 < unsent <= UNSENT_BYTES_MAX + 2 * SLICE_BYTES
         assert slave.sent_offset < node.end
 

@@ -468,7 +468,7 @@ async def test_a_slow_follower_costs_its_master_no_memory(tmp_path: Path) -> Non
         for _ in range(200):
             await master.fill(4, body=bytes(64 << 10))
             await asyncio.sleep(0.001)
-        assert stream._transport.get_write_buffer_size() < 2 << 20
+        assert stream.transport.get_write_buffer_size() < 2 << 20
         assert master.end > 40 << 20
         transport.resume_reading()
         await until(lambda: is_equal(slave, master))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends a follower its master's progress (`frames.Confirm`), which is also the heartbeat."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import Confirm
-from cometmq.broker.copies.streams.pump import LogPump
+from cometmq.broker.copies.streams.served import ServedStream
 
 if TYPE_CHECKING:
     from cometmq.broker.copies.streams.sending import LogSender
@@ -17,12 +16,12 @@ class Confirms:
     not before `begin`.
     """
 
-    def __init__(self, sender: "LogSender", transport: asyncio.Transport, pump: LogPump) -> None:
+    def __init__(self, sender: "LogSender", stream: ServedStream) -> None:
         self.sent_ms = sender.now_ms()
         """The time in the last sent CONFIRM frame."""
         self._sender = sender
-        self._transport = transport
-        self._pump = pump
+        self._stream = stream
+        self._transport = stream.transport
         self._epoch = 0
         self._is_unsent = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
@@ -40,7 +39,7 @@ class Confirms:
 
     def send(self) -> None:
         """Send the progress, unless the connection accepts no more output for now."""
-        self._is_unsent = self._pump.is_paused
+        self._is_unsent = self._stream.is_paused
         if self._epoch and not self._is_unsent and not self._transport.is_closing():
             self._transport.write(self._next())
 

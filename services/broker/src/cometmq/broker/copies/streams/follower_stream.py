@@ -109,7 +109,6 @@ class FollowerStream(ServedStream):
         super().__init__(sender, transport, address, sender.store.commit_log.view_to_end)
         self._sender = sender
         self.proven = proven
-        self.transport = transport
         self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.WANT_BLOCK, Kind.BLOCK)
         self._epoch = sender.epoch
         self._history: History = ()
@@ -119,10 +118,10 @@ class FollowerStream(ServedStream):
         self._epoch_of_bytes = self._epoch_end = 0  # of the bytes at `_sent_offset`, and its end
         self._tables = TableStream(
             sender.replica.tables, transport.write, turns=sender.send_turns,
-            is_paused=lambda: self._pump.is_paused,
+            is_paused=lambda: self.is_paused,
         )  # fmt: skip
         self._is_sent_later = False
-        self.confirms = Confirms(sender, transport, self._pump)
+        self.confirms = Confirms(sender, self)
         self.copy: Copy | None = None
         self.is_following = False
         self._blocks = BlockExchange(
@@ -144,7 +143,7 @@ class FollowerStream(ServedStream):
                 self._note_refused(decode_handshake(body, Refused))
 
     def resume_writing(self) -> None:
-        self._pump.is_paused = False
+        self.is_paused = False
         self.confirms.resume()
         self.wake()
 
@@ -161,10 +160,10 @@ class FollowerStream(ServedStream):
         self._sender.admission.port.note_refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
         self._ended()
-        if not self._transport.is_closing():
+        if not self.transport.is_closing():
             body = msgspec.json.encode(refused)
-            self._transport.write(frames.encode_body(Kind.REFUSED, body))
-            close_soon(self._transport)
+            self.transport.write(frames.encode_body(Kind.REFUSED, body))
+            close_soon(self.transport)
 
     def view(self) -> FollowerView:
         """Return a snapshot for status and metrics."""
@@ -198,7 +197,7 @@ class FollowerStream(ServedStream):
         )
         welcome = partial(self._send_welcome, offer, point.offset, start)
         if start < point.offset:
-            self._pump.read(start, point.offset - start, welcome)
+            self._read(start, point.offset - start, welcome)
         else:
             welcome(b"")
 
@@ -221,7 +220,7 @@ class FollowerStream(ServedStream):
             min(sender.confirmed, offer.log.end),
         )
         body = msgspec.json.encode(welcome)
-        self._transport.write(frames.encode_body(Kind.WELCOME, body))
+        self.transport.write(frames.encode_body(Kind.WELCOME, body))
 
     def _note_refused(self, refused: Refused) -> None:
         """Log why the follower refused this master; report the refusal's epoch to the member."""
@@ -270,7 +269,7 @@ class FollowerStream(ServedStream):
         self.is_following = True
         self._sender.replica.log.info("follower.connected", slave=self.address, offset=start)
         self._sender.admission.port.forget_refusals(self.address)
-        self._blocks.begin(self._transport)
+        self._blocks.begin(self.transport)
         self.confirms.begin(self._epoch)
         self.wake()
 
@@ -286,19 +285,19 @@ class FollowerStream(ServedStream):
         if kind is Kind.BLOCK:
             self._blocks.take_block(body)
         else:
-            self._blocks.answer(self._transport, body)
+            self._blocks.answer(self.transport, body)
 
     # Output to the follower
 
     def wake(self) -> None:
         """Send the data that the follower lacks, until its connection accepts no more."""
-        if self.is_following and not self._transport.is_closing():
+        if self.is_following and not self.transport.is_closing():
             if not self._is_sent_later and self._tables.send():
                 self._is_sent_later = True  # senders are served before the next piece
-                self._sender.send_turns.later(self._go_on)
+                self._sender.send_turns.later(self._send_on)
             super().wake()
 
-    def _go_on(self) -> None:
+    def _send_on(self) -> None:
         self._is_sent_later = False
         self.wake()
 
@@ -331,7 +330,7 @@ class FollowerStream(ServedStream):
         offset, count = self._sent_offset, len(data)
         header = frames.encode_records_header(self._epoch_of_bytes, offset, count)
         header = self.confirms.beside_records() + header
-        self._transport.writelines((header, data))
+        self.transport.writelines((header, data))
         self._sent_offset += count
         self._sender.sent_bytes += count
         return count

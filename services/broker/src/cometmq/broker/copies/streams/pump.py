@@ -1,23 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends slices of the log on one connection, as fast as its socket and the rate limit allow.
-
-A connection sends at most one slice per turn of the loop, and all receivers of a broker share what
-may be sent in one turn (`SendTurns`). Slices that are not in the page cache are read on a thread. A
-slow receiver costs the memory of one slice.
-"""
+"""Limits what is sent to the receivers of a log: in a turn of the loop, and per second."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
-
-from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.remoting.errors import Overloaded
-from cometmq.remoting.types import Buffer
-from cometmq.runtime.worker import Worker, error_of
-from cometmq.store.errors import DiskError
-from cometmq.store.log.commit_log import LogView
 
 SLICE_BYTES: Final = 256 << 10
 """Maximum size of a slice.
@@ -113,146 +100,6 @@ class SendTurns:
         finally:  # a call that fails must not lose the calls after it
             if self._waiting:
                 self._schedule()
-
-
-class LogPump:
-    """Reads the log for one connection; `wake` it whenever there may be more to send."""
-
-    def __init__(  # noqa: PLR0913  # the collaborators, each by name
-        self,
-        transport: asyncio.Transport,
-        *,
-        view: Callable[[], LogView],
-        place: Callable[[], tuple[int, int] | None],
-        send: Callable[[Buffer], int],
-        failed: Callable[[Exception], None],
-        turns: SendTurns,
-        worker: Worker,
-        bytes_per_s: Callable[[], int],
-        now_ms: Callable[[], int],
-    ) -> None:
-        """`place` returns the offset and the size of the next slice, None if there is nothing to
-        send. `send` sends a slice and returns how many of its bytes it has sent. `failed` must
-        close the connection.
-        """
-        self._transport = transport
-        self._view = view
-        self._place = place
-        self._send = send
-        self._failed = failed
-        self._turns = turns
-        self._worker = worker
-        self._bytes_per_s = bytes_per_s
-        self._now_ms = now_ms
-        self._loop = asyncio.get_running_loop()
-        self._rate = RateLimit()
-        self._is_reading = False
-        self._is_scheduled = False
-        self.is_paused = False
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-
-    def wake(self) -> None:
-        """Send the next slice, unless the receiver is up to date or cannot accept it now."""
-        is_busy = self._is_reading or self._is_scheduled or self.is_paused
-        if is_busy or self._transport.is_closing():
-            return
-        if self._turns.is_over and self._place() is not None:
-            self._wake_later()
-        else:
-            self._send_next()
-
-    def _send_next(self) -> None:
-        place = self._place()
-        if place is None:
-            return
-        wait_ms = self._rate.wait_ms(self._now_ms(), self._bytes_per_s())
-        if wait_ms:
-            self._is_scheduled = True
-            self._loop.call_later(wait_ms / 1000, self._wake_again)
-        else:
-            self.read(*place, self._pass_on)
-
-    def _wake_again(self) -> None:
-        self._is_scheduled = False
-        self.wake()
-
-    def _wake_later(self) -> None:
-        self._is_scheduled = True
-        self._turns.later(self._go_on)
-
-    def _go_on(self) -> None:
-        self._is_scheduled = False
-        if not (self._is_reading or self.is_paused or self._transport.is_closing()):
-            self._send_next()
-
-    def _pass_on(self, data: Buffer) -> None:
-        self._rate.spend(self._send(data))
-        self._turns.spend(len(data))  # RocketMQ's stream searches all of them for records
-        if not self._is_scheduled and self._place() is not None:
-            # Other connections have their turn before the next slice.
-            self._wake_later()
-
-    def read(self, offset: int, count: int, done: Callable[[Buffer], None]) -> None:
-        """Call `done` with up to `count` bytes from one file of the log."""
-        view = self._view()
-        if offset < view.first:
-            text = f"the slave has the log up to {offset}; it is deleted up to {view.first}"
-            self._failed(UnfitLog(Unfit.EXPIRED, text))
-            return
-        count = min(count, view.file_size - offset % view.file_size, view.end - offset)
-        try:
-            data = view.read(offset, count, may_block=False)
-            if data is not None:
-                self._take(view, offset, count, done, data)
-                return
-            job = partial(view.read, offset, count, may_block=True)
-            future = self._worker.submit(job)
-        except (DiskError, Overloaded) as error:
-            self._failed(error)
-            return
-        self._is_reading = True
-        future.add_done_callback(
-            partial(self._loaded, partial(self._take, view, offset, count, done))
-        )
-
-    def _loaded(
-        self, take: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
-    ) -> None:
-        if self._turns.is_over:
-            self._turns.later(partial(self._deliver, take, future))
-        else:
-            self._deliver(take, future)
-
-    def _deliver(
-        self, take: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
-    ) -> None:
-        self._is_reading = False
-        error = error_of(future)
-        if self._transport.is_closing():
-            return
-        if error is not None:
-            self._failed(error)
-        else:
-            take(future.result() or b"")
-
-    def _take(
-        self,
-        view: LogView,
-        offset: int,
-        count: int,
-        done: Callable[[Buffer], None],
-        data: Buffer,
-    ) -> None:
-        """Pass a slice to `done` if it is complete; otherwise the log is damaged there, and the
-        connection fails.
-        """
-        if len(data) == count:
-            done(data)
-        elif view.is_damaged(offset, count):
-            text = f"this broker's log is damaged between {offset} and {offset + count}"
-            self._failed(UnfitLog(Unfit.DAMAGED, text))
-        else:
-            self._failed(EOFError(f"the log is shorter than {count} bytes there"))
 
 
 def close_soon(transport: asyncio.Transport) -> None:

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection on which a master sends its log: the base of RocketMQ's stream and
-the group's stream.
+"""A connection on which a master sends its log, as fast as its socket and the rate limit allow: the
+base of RocketMQ's stream and the group's stream.
+
+A connection sends at most one slice per turn of the loop, and all receivers of a broker share what
+may be sent in one turn (`SendTurns`). Slices that are not in the page cache are read on a thread. A
+slow receiver costs the memory of one slice.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cometmq.broker.copies.streams.pump import LogPump
+from cometmq.broker.copies.streams.pump import UNSENT_BYTES_MAX, RateLimit
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.errors import Overloaded, RemoteProtocolError
 from cometmq.remoting.types import Buffer
+from cometmq.runtime.worker import error_of
+from cometmq.store.errors import DiskError
 from cometmq.store.log.commit_log import LogView
 
 if TYPE_CHECKING:
@@ -29,21 +36,19 @@ class ServedStream(ABC, asyncio.Protocol):
     ) -> None:
         """`view` returns the part of the log that may be sent."""
         self.address = address
-        self._transport = transport
+        self.transport = transport
         self._commit_log = owner.store.commit_log
+        self._view = view
+        self._settings = owner.settings
+        self._turns = owner.send_turns
+        self._worker = owner.worker
         self._now_ms = owner.now_ms
         self.heard_ms = self._now_ms()
-        self._pump = LogPump(
-            transport,
-            view=view,
-            place=self._place,
-            send=self._send,
-            failed=self._failed,
-            turns=owner.send_turns,
-            worker=owner.worker,
-            bytes_per_s=lambda: owner.settings().max_ha_transfer_byte_in_second,
-            now_ms=self._now_ms,
-        )
+        self.is_paused = False
+        """Whether the connection accepts no more output for now."""
+        self._rate = RateLimit()
+        self._is_reading = self._is_scheduled = False
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     @abstractmethod
     def _take(self, data: bytes) -> None:
@@ -79,10 +84,10 @@ class ServedStream(ABC, asyncio.Protocol):
             self.refuse(error)
 
     def pause_writing(self) -> None:
-        self._pump.is_paused = True
+        self.is_paused = True
 
     def resume_writing(self) -> None:
-        self._pump.is_paused = False
+        self.is_paused = False
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,8 +96,112 @@ class ServedStream(ABC, asyncio.Protocol):
     def close(self) -> None:
         """Close the connection at once, discarding pending output."""
         self._ended()
-        self._transport.abort()
+        self.transport.abort()
 
     def wake(self) -> None:
         """Send the bytes that the peer lacks, as fast as it accepts them."""
-        self._pump.wake()
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send the next slice, unless the receiver is up to date or cannot accept it now."""
+        is_busy = self._is_reading or self._is_scheduled or self.is_paused
+        if is_busy or self.transport.is_closing():
+            return
+        if self._turns.is_over and self._place() is not None:
+            self._wake_later()
+        else:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        place = self._place()
+        if place is None:
+            return
+        bytes_per_s = self._settings().max_ha_transfer_byte_in_second
+        wait_ms = self._rate.wait_ms(self._now_ms(), bytes_per_s)
+        if wait_ms:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake_again)
+        else:
+            self._read(*place, self._pass_on)
+
+    def _wake_again(self) -> None:
+        self._is_scheduled = False
+        self._pump()
+
+    def _wake_later(self) -> None:
+        self._is_scheduled = True
+        self._turns.later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        if not (self._is_reading or self.is_paused or self.transport.is_closing()):
+            self._send_next()
+
+    def _pass_on(self, data: Buffer) -> None:
+        self._rate.spend(self._send(data))
+        self._turns.spend(len(data))  # RocketMQ's stream searches all of them for records
+        if not self._is_scheduled and self._place() is not None:
+            # Other connections have their turn before the next slice.
+            self._wake_later()
+
+    def _read(self, offset: int, count: int, done: Callable[[Buffer], None]) -> None:
+        """Call `done` with up to `count` bytes from one file of the log."""
+        view = self._view()
+        if offset < view.first:
+            text = f"the slave has the log up to {offset}; it is deleted up to {view.first}"
+            self._failed(UnfitLog(Unfit.EXPIRED, text))
+            return
+        count = min(count, view.file_size - offset % view.file_size, view.end - offset)
+        try:
+            data = view.read(offset, count, may_block=False)
+            if data is not None:
+                self._check(view, offset, count, done, data)
+                return
+            job = partial(view.read, offset, count, may_block=True)
+            future = self._worker.submit(job)
+        except (DiskError, Overloaded) as error:
+            self._failed(error)
+            return
+        self._is_reading = True
+        future.add_done_callback(
+            partial(self._loaded, partial(self._check, view, offset, count, done))
+        )
+
+    def _loaded(
+        self, take: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
+    ) -> None:
+        if self._turns.is_over:
+            self._turns.later(partial(self._deliver, take, future))
+        else:
+            self._deliver(take, future)
+
+    def _deliver(
+        self, take: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
+    ) -> None:
+        self._is_reading = False
+        error = error_of(future)
+        if self.transport.is_closing():
+            return
+        if error is not None:
+            self._failed(error)
+        else:
+            take(future.result() or b"")
+
+    def _check(
+        self,
+        view: LogView,
+        offset: int,
+        count: int,
+        done: Callable[[Buffer], None],
+        data: Buffer,
+    ) -> None:
+        """Pass a slice to `done` if it is complete; otherwise the log is damaged there, and the
+        connection fails.
+        """
+        if len(data) == count:
+            done(data)
+        elif view.is_damaged(offset, count):
+            text = f"this broker's log is damaged between {offset} and {offset + count}"
+            self._failed(UnfitLog(Unfit.DAMAGED, text))
+        else:
+            self._failed(EOFError(f"the log is shorter than {count} bytes there"))

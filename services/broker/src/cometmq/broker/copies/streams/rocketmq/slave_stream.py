@@ -52,7 +52,7 @@ class SlaveStream(ServedStream):
     def finish(self) -> None:
         """Close the connection after its pending output has been sent."""
         self._ended()
-        self._transport.close()
+        self.transport.close()
 
     def refuse(self, error: UnfitLog) -> None:
         self._server.note_refused(self.address, error)
@@ -99,7 +99,7 @@ class SlaveStream(ServedStream):
         elif offset == end:
             self._start(offset, offset)
         else:
-            self._pump.read(offset, HEAD_BYTES, partial(self._check_border, offset))
+            self._read(offset, HEAD_BYTES, partial(self._check_border, offset))
 
     def _check_border(self, offset: int, head: Buffer) -> None:
         if is_border(head, offset, self._file_size):
@@ -141,7 +141,7 @@ class SlaveStream(ServedStream):
             return 0
         count = self.slave.sent_offset - start
         if frames:
-            self._transport.writelines(frames)
+            self.transport.writelines(frames)
             if (excess := PART_BYTES * len(frames) - len(data)) > 0:
                 self._server.send_turns.spend(excess)
             self._server.slaves.sent_bytes += count
@@ -192,14 +192,10 @@ class SlaveStream(ServedStream):
     def beat(self, now_ms: int) -> None:
         """Send a heartbeat if nothing has been sent for a while."""
         interval_ms = self._server.settings().ha_send_heartbeat_interval
-        if (
-            not self.slave.is_following
-            or self._pump.is_paused
-            or now_ms - self._sent_ms < interval_ms
-        ):
+        if not self.slave.is_following or self.is_paused or now_ms - self._sent_ms < interval_ms:
             return
         self._beat()
 
     def _beat(self) -> None:
         self._sent_ms = self._now_ms()
-        self._transport.write(encode_header(self.slave.sent_offset, 0))
+        self.transport.write(encode_header(self.slave.sent_offset, 0))
