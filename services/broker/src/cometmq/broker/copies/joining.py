@@ -103,12 +103,8 @@ class Joined:
         self.driver = MemberDriver(
             saved, parts.record, self.roles, inbox=parts.inbox, log=broker.log
         )
-        self.member = Membership(
-            self.driver, saved, self.roles, current=self.current, inbox=parts.inbox, log=broker.log
-        )
-        self.watch = RecordWatch(
-            parts.record, saved, parts.inbox, current=self.current, log=broker.log
-        )
+        self.member = Membership(self.driver, self.current, broker.log)
+        self.watch = RecordWatch(self.driver, self.current, broker.log)
         self.hook = _role_hook(broker)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:

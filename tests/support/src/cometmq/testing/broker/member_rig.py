@@ -117,10 +117,8 @@ class Rig:
         self.inbox = Inbox(state.copy, state.promised, log=self.log)
         saved = SavedState(state, self.file, self.worker)
         self.driver = MemberDriver(saved, self.port, self.duties, inbox=self.inbox, log=self.log)
-        self.member = Membership(
-            self.driver, saved, self.duties, current=self.duties, inbox=self.inbox, log=self.log
-        )
-        self.watch = RecordWatch(self.port, saved, self.inbox, current=self.duties, log=self.log)
+        self.member = Membership(self.driver, self.duties, self.log)
+        self.watch = RecordWatch(self.driver, self.duties, self.log)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

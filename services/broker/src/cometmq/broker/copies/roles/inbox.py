@@ -27,6 +27,9 @@ from cometmq.runtime.worker import Worker
 
 FREE_SPACE: Final = "free space on the disk: this broker then takes part again"
 
+RETRY_MS: Final = 200
+"""Pause after a failed read or write of the record."""
+
 Sleep = Callable[[float], Awaitable[object]]
 
 PAUSE_MS: Final = 1_000

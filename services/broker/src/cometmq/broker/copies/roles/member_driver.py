@@ -18,8 +18,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox, Read, Retry, SavedState, Seen
-from cometmq.broker.copies.roles.record_watch import RETRY_MS
+from cometmq.broker.copies.roles.inbox import (
+    FREE_SPACE,
+    RETRY_MS,
+    Inbox,
+    Read,
+    Retry,
+    SavedState,
+    Seen,
+)
 from cometmq.broker.copies.roles.record_writer import swap
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
@@ -86,10 +93,10 @@ class MemberDriver:
         """`inbox` begins with the saved state."""
         self.settled = inbox.member
         """The state after the last completed event."""
-        self._inbox = inbox
-        self._saved = saved
-        self._record = record
-        self._duties = duties
+        self.inbox = inbox
+        self.saved = saved
+        self.record = record
+        self.duties = duties
         self._log = log
         self._changed = asyncio.Event()
 
@@ -98,7 +105,7 @@ class MemberDriver:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_working(), name="member-events")
             group.create_task(self._keep_recovering(), name="member-recovery")
-            group.create_task(self._inbox.claims.run(), name="member-claims")
+            group.create_task(self.inbox.claims.run(), name="member-claims")
 
     async def changed(self) -> None:
         """Wait until the next event has been completed."""
@@ -106,7 +113,7 @@ class MemberDriver:
 
     async def _keep_working(self) -> None:
         while True:
-            job = await self._inbox.jobs.get()
+            job = await self.inbox.jobs.get()
             try:
                 await self._work(job.event)
             except OrderRefused as error:
@@ -126,21 +133,21 @@ class MemberDriver:
             await self._recover()
             return
         if isinstance(event, Seen):
-            if self._inbox.member.role is not Role.FAILED:
-                seen = states.saw(self._saved.state, event.record)
-                await self._perform_step("SaveInSync", self._saved.save(seen), is_save=True)
+            if self.inbox.member.role is not Role.FAILED:
+                seen = states.saw(self.saved.state, event.record)
+                await self._perform_step("SaveInSync", self.saved.save(seen), is_save=True)
             return
         if isinstance(event, Read):
-            if event.began is not self._inbox.member:
-                self._inbox.is_read_wanted.set()
+            if event.began is not self.inbox.member:
+                self.inbox.is_read_wanted.set()
                 return
             event = rules.RecordRead(event.found)
-        before = self._inbox.member
-        self._inbox.member, actions = rules.react(before, event)
-        if self._inbox.member.role is not before.role:
+        before = self.inbox.member
+        self.inbox.member, actions = rules.react(before, event)
+        if self.inbox.member.role is not before.role:
             self._log.info(
-                "member.role_changed", role=self._inbox.member.role.value, before=before.role.value,
-                epoch=self._inbox.member.epoch, cause=type(event).__name__,
+                "member.role_changed", role=self.inbox.member.role.value, before=before.role.value,
+                epoch=self.inbox.member.epoch, cause=type(event).__name__,
             )  # fmt: skip
         for action in actions:
             is_save = isinstance(action, rules.SavePromise)
@@ -164,9 +171,9 @@ class MemberDriver:
             action = FREE_SPACE if is_full else "repair the disk, then restart this broker"
             self._log.error("member.failed", step=step, error=describe(error), action=action)
             if is_full:
-                self._inbox.is_full.set()
+                self.inbox.is_full.set()
             else:
-                self._inbox.can_recover = False
+                self.inbox.can_recover = False
             raise _StepFailed(
                 OrderRefusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
             ) from error
@@ -177,49 +184,49 @@ class MemberDriver:
 
     async def _keep_recovering(self) -> None:
         while True:
-            await self._inbox.is_full.wait()
-            self._inbox.is_full.clear()
-            await self._inbox.sleep(FULL_RETRY_MS / 1000)
-            self._inbox.observe(Retry())
+            await self.inbox.is_full.wait()
+            self.inbox.is_full.clear()
+            await self.inbox.sleep(FULL_RETRY_MS / 1000)
+            self.inbox.observe(Retry())
 
     async def _recover(self) -> None:
         """Save the state and the history, then resume the membership; if the disk is still too
         full, wait for the next retry.
         """
-        state = states.promised(self._saved.state, self._inbox.member.promised)
+        state = states.promised(self.saved.state, self.inbox.member.promised)
         try:
-            await self._saved.repair(state)
+            await self.saved.repair(state)
         except OSError:
-            self._inbox.is_full.set()
+            self.inbox.is_full.set()
             return
-        if not self._inbox.can_recover or self._inbox.member.role is not Role.FAILED:
+        if not self.inbox.can_recover or self.inbox.member.role is not Role.FAILED:
             return
         try:
-            await self._duties.repair_history()
+            await self.duties.repair_history()
         except OSError:
-            self._inbox.is_full.set()
+            self.inbox.is_full.set()
             return
         self._log.info("member.recovered")
-        self._inbox.observe(rules.Recovered())
+        self.inbox.observe(rules.Recovered())
 
     async def _perform(self, action: rules.Action) -> None:
         match action:
             case rules.ReadRecord():
-                self._inbox.is_read_wanted.set()
+                self.inbox.is_read_wanted.set()
             case rules.SavePromise(epoch=epoch):
-                await self._saved.save(states.promised(self._saved.state, epoch))
+                await self.saved.save(states.promised(self.saved.state, epoch))
             case rules.Claim(base=base, record=record):
-                outcome = await swap(self._record, base, record)
+                outcome = await swap(self.record, base, record)
                 if outcome.answer is Answer.UNKNOWN:
-                    await self._inbox.sleep(RETRY_MS / 1000)
-                self._inbox.is_read_wanted.set()
+                    await self.inbox.sleep(RETRY_MS / 1000)
+                self.inbox.is_read_wanted.set()
             case rules.BeginEpoch(epoch=epoch):
-                await self._duties.perform(action)
-                self._inbox.observe(rules.Opened(epoch))
+                await self.duties.perform(action)
+                self.inbox.observe(rules.Opened(epoch))
             case _:
-                await self._duties.perform(action)
+                await self.duties.perform(action)
 
     def _settle(self) -> None:
-        self.settled = self._inbox.member
+        self.settled = self.inbox.member
         self._changed.set()
         self._changed = asyncio.Event()

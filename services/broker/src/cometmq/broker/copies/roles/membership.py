@@ -6,8 +6,8 @@ import asyncio
 import msgspec
 
 from cometmq.broker.copies.roles.acting import Current
-from cometmq.broker.copies.roles.inbox import Inbox, Job, SavedState
-from cometmq.broker.copies.roles.member_driver import Duties, MemberDriver
+from cometmq.broker.copies.roles.inbox import Job
+from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.ha import member as rules
 from cometmq.ha.actions import Status
 from cometmq.ha.member import OrderRefusal, OrderRefused
@@ -22,22 +22,13 @@ class Membership:
     A call that raises OrderRefused has changed nothing.
     """
 
-    def __init__(
-        self,
-        driver: MemberDriver,
-        saved: SavedState,
-        duties: Duties,
-        *,
-        current: Current,
-        inbox: Inbox,
-        log: Log,
-    ) -> None:
+    def __init__(self, driver: MemberDriver, current: Current, log: Log) -> None:
         self._driver = driver
-        self._saved = saved
-        self._duties = duties
-        self._current = current
-        self._inbox = inbox
+        self._saved = driver.saved
+        self._duties = driver.duties
+        self._inbox = driver.inbox
         self._log = log
+        self._current = current
 
     def status(self) -> Status:
         """Return the state after the last completed event, and the broker's current position.

@@ -9,15 +9,14 @@ import asyncio
 from typing import Final
 
 from cometmq.broker.copies.roles.acting import Current
-from cometmq.broker.copies.roles.inbox import Inbox, Read, SavedState, Seen
+from cometmq.broker.copies.roles.inbox import RETRY_MS, Read, Seen
+from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.ha import state as states
-from cometmq.ha.port import RecordPort, RecordUnreachable
+from cometmq.ha.port import RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 
-RETRY_MS: Final = 200
-"""Pause after a failed read or write of the record."""
 IDLE_READ_MS: Final = 1_000
 """Interval at which a member without a master reads the record, even if the watch shows no change.
 """
@@ -26,24 +25,16 @@ IDLE_READ_MS: Final = 1_000
 class RecordWatch:
     """Passes what the record says to the inbox of a member."""
 
-    def __init__(
-        self,
-        record: RecordPort,
-        saved: SavedState,
-        inbox: Inbox,
-        *,
-        current: Current,
-        log: Log,
-    ) -> None:
+    def __init__(self, driver: MemberDriver, current: Current, log: Log) -> None:
         self.fault = ""
         """Why the last read of the record failed; empty if it succeeded."""
         self.uid = ""
         """The uid of the record when it was last seen; empty if there was none."""
-        self._record = record
-        self._saved = saved
-        self._inbox = inbox
-        self._current = current
+        self._record = driver.record
+        self._saved = driver.saved
+        self._inbox = driver.inbox
         self._log = log
+        self._current = current
         self._seen: tuple[object, ...] = ()
 
     async def run(self) -> None:
