@@ -50,7 +50,7 @@ class Readers:
         for fd in self.peers:
             self.epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
 
-    def receive(self, count_max: int = 128) -> tuple[dict[str, bytes], list[str]]:
+    def receive(self, count_max: int = 128) -> tuple[dict[Any, bytes], list[Any]]:
         chunks, ended, *taken = self.sockets.receive(self.epoll.fileno(), self.peers, count_max)
         assert taken == [None, None]
         return dict(chunks), ended
