@@ -19,6 +19,7 @@ from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.model import Unknown
+from cometmq.insight.reading import each
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, TopicNotExist
 from cometmq.remoting.message.properties import PropertyKey, timed_ms
@@ -121,16 +122,11 @@ async def replays_of(
     are looked up.
     """
     older = len(dead[:-REPLAYS_MAX])
-    room = asyncio.Semaphore(IN_FLIGHT_MAX)
-
-    async def last_ms(message: MessageExt) -> int | Unknown:
-        async with room:
-            return await replayed_ms(admin, group, message)
-
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(last_ms(it)) for it in dead[older:]]
     unknown = [Unknown(f"only the newest {REPLAYS_MAX} are looked up")] * older
-    return [*unknown, *(it.result() for it in asked)]
+    asked = await each(
+        dead[older:], lambda it: replayed_ms(admin, group, it), at_once=IN_FLIGHT_MAX
+    )
+    return [*unknown, *asked]
 
 
 async def replayed_ms(admin: AdminClient, group: str, message: MessageExt) -> int | Unknown:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.insight.reading import each
 from cometmq.insight.words import counted, listed
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -17,8 +18,6 @@ from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 
 MEMBER_TIMEOUT_S: Final = 2.0
 """Timeout for a member's answer about its queues, which a broker requests from it."""
-ASKED_MAX: Final = 16
-"""The most members that are asked at the same time."""
 NOBODY: Final = "nobody"
 
 
@@ -57,23 +56,19 @@ def silent_notes(owners: Owners) -> list[str]:
 
 async def owners_of(admin: AdminClient, group: str, client_ids: Collection[str]) -> Owners:
     """Ask each of these members which queues it owns."""
-    room = asyncio.Semaphore(ASKED_MAX)
 
     async def queues_of(client_id: str) -> list[MessageQueue] | None:
         try:
-            async with room, asyncio.timeout(MEMBER_TIMEOUT_S):
+            async with asyncio.timeout(MEMBER_TIMEOUT_S):
                 info = await admin.running_info(group, client_id)
         except (CometError, TimeoutError):
             return None
         return [queue for queue, it in info.mq_table.items() if not it.droped]
 
     clients = sorted(set(client_ids))
-    async with asyncio.TaskGroup() as tasks:
-        asked = {name: tasks.create_task(queues_of(name)) for name in clients}
     found: dict[MessageQueue, list[str]] = {}
     silent = []
-    for name, task in asked.items():
-        queues = task.result()
+    for name, queues in zip(clients, await each(clients, queues_of), strict=True):
         if queues is None:
             silent.append(name)
         for queue in queues or ():

@@ -5,8 +5,9 @@ It sends one request to such a broker, and records it: each page has its own cli
 and commands name the broker after their output (`CommandAdmin`). Changes need all brokers.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -14,7 +15,40 @@ from cometmq.client.log import AnyLog
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.errors import CANNOT_SERVE, CometError, TopicNotExist
 
+K = TypeVar("K")
 T = TypeVar("T")
+
+AT_ONCE: Final = 16
+
+
+async def each(
+    items: Iterable[K], ask: Callable[[K], Awaitable[T]], at_once: int = AT_ONCE
+) -> list[T]:
+    """Ask about all items, `at_once` of them at the same time; return the answers in order."""
+    room = asyncio.Semaphore(at_once)
+
+    async def asked(item: K) -> T:
+        async with room:
+            return await ask(item)
+
+    async with asyncio.TaskGroup() as tasks:
+        found = [tasks.create_task(asked(it)) for it in items]
+    return [it.result() for it in found]
+
+
+async def each_or_why(
+    items: Iterable[K], ask: Callable[[K], Awaitable[T]]
+) -> dict[K, T | CometError]:
+    """Ask about all items, a few at a time; return each answer, or why there is none."""
+
+    async def asked(item: K) -> T | CometError:
+        try:
+            return await ask(item)
+        except CometError as error:
+            return error
+
+    unique = list(dict.fromkeys(items))
+    return dict(zip(unique, await each(unique, asked), strict=True))
 
 
 class ReadingAdmin(AdminClient):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq backup`: copy the messages of topics into a folder, and check such a folder."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -39,6 +38,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument, broker_missing
 from cometmq.insight import times
+from cometmq.insight.reading import each
 from cometmq.insight.times import shown
 from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -46,7 +46,6 @@ from cometmq.remoting.visible import command
 from cometmq.runtime.version import VERSION
 
 _QUEUE: Final = re.compile(r"(\S+?):(\d{1,5})(?:=(\d{1,19})?(?::(\d{1,19}))?)?")
-IN_FLIGHT_MAX: Final = 8
 
 Ranges = Mapping[tuple[str, int], tuple[int | None, int | None]]
 """The chosen queues by broker and number, each with its first offset and its end, if given."""
@@ -86,15 +85,9 @@ async def planned(  # one parameter per option
     names = topics or await _own_topics(admin)
     if not names:
         raise ClientError("the cluster has no topics of its own")
-    room = asyncio.Semaphore(IN_FLIGHT_MAX)
-
-    async def plan_of(topic: str) -> TopicPlan:
-        async with room:
-            return await _topic(admin, topic, ranges, since_ms, until_ms)
-
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(plan_of(it)) for it in dict.fromkeys(names)]
-    plans = [it.result() for it in asked]
+    plans = await each(
+        dict.fromkeys(names), lambda it: _topic(admin, it, ranges, since_ms, until_ms)
+    )
     slaves = sorted(admin.unanswered.keys() & {one.broker for it in plans for one in it.queues})
     print_notes([f"messages that only the master of {it} has are left out" for it in slaves])
     return Plan(

@@ -5,7 +5,6 @@ A single look at the cluster shows no trend. The Spark reports (docs/guides/lag-
 snapshots and warn before messages are lost.
 """
 
-import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,6 +23,7 @@ from cometmq.insight.history import History
 from cometmq.insight.judge import STATES, Status, judge
 from cometmq.insight.model import Group, GroupTopic, Snapshot, Unknown, known
 from cometmq.insight.queue_states import NOT_READ, QueueState, queue_states, time_to_loss
+from cometmq.insight.reading import each
 from cometmq.insight.rules.brokers import unreachable
 from cometmq.insight.rules.consuming import facts_of
 from cometmq.insight.snapshot import look
@@ -35,7 +35,6 @@ COLUMNS: Final = (
     "Status", "Group", "Unread", "Oldest unread", "Members", "Lost", "Dead letters", "Topics",
     "Why",
 )  # fmt: skip
-ASKED_MAX: Final = 16
 
 
 class GroupRow(msgspec.Struct, frozen=True):
@@ -108,27 +107,24 @@ async def with_ages(admin: AdminClient, groups: Sequence[Group]) -> list[Group]:
     """Return groups with the ages of their oldest unread messages; snapshots lack those that no
     broker has measured, or measures at all.
     """
-    room, kept_s = asyncio.Semaphore(ASKED_MAX), dict[str, float | None]()
+    kept_s: dict[str, float | None] = {}
 
     async def aged(group: Group) -> Group:
         if not (group.lag and isinstance(group.lag, int) and isinstance(group.behind_s, Unknown)):
             return group
-        async with room:
-            try:
-                states = await queue_states(admin, group.name)
-                loss_s = await time_to_loss(admin, states, kept_s)
-            except CometError as error:
-                why = Unknown(str(error))
-                return msgspec.structs.replace(group, lag=why, behind_s=why)
+        try:
+            states = await queue_states(admin, group.name)
+            loss_s = await time_to_loss(admin, states, kept_s)
+        except CometError as error:
+            why = Unknown(str(error))
+            return msgspec.structs.replace(group, lag=why, behind_s=why)
         topics = [
             msgspec.structs.replace(it, behind_s=_oldest(states, it.topic)) for it in group.topics
         ]
         oldest = _oldest(states, None)
         return msgspec.structs.replace(group, topics=topics, behind_s=oldest, loss_s=loss_s)
 
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(aged(it)) for it in groups]
-    return [it.result() for it in asked]
+    return await each(groups, aged)
 
 
 def _oldest(states: Sequence[QueueState], topic: str | None) -> float | Unknown:

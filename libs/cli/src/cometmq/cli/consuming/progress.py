@@ -5,17 +5,13 @@ For 500 groups with 4 queues, one call of `queue_states` per group would take 12
 requests for each queue.
 """
 
-import asyncio
 from collections.abc import (
-    Awaitable,
-    Callable,
     Collection,
-    Hashable,
     Iterator,
     Mapping,
     Sequence,
 )
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +20,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.insight.asking import connections_in
 from cometmq.insight.members import GroupMembers, members_of
 from cometmq.insight.queue_states import QueueState, queue_states, state_of, store_time_of
+from cometmq.insight.reading import each_or_why
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.overview import BrokerOverview
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -31,13 +28,6 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicC
 from cometmq.remoting.errors import NO_ANSWER, AccessDenied, CometError, RequestCodeNotSupported
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.progress import position, unread
-
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
-
-IN_FLIGHT_MAX: Final = 16
-"""Messages, or groups, that are asked about at the same time."""
-
 
 _Next = tuple[BrokerAdmin, MessageQueue, int]
 """The broker, queue and offset of a message."""
@@ -124,11 +114,11 @@ class Progress:
         states are missing, return the error.
         """
         if self._tables is None:
-            return await _each(groups, lambda it: queue_states(self._admin, it, topic))
+            return await each_or_why(groups, lambda it: queue_states(self._admin, it, topic))
         readers = set(groups if topic is None else await self._admin.consuming_groups(topic))
         queues = {it: list(self._queues(it, topic)) if it in readers else [] for it in groups}
         wanted = {it.next for found in queues.values() for it in found if it.lag}
-        stored = await _each(wanted, lambda it: store_time_of(*it))
+        stored = await each_or_why(wanted, lambda it: store_time_of(*it))
         return {it: self._states(found, stored) for it, found in queues.items()}
 
     async def members(self, group: str, config: SubscriptionGroupConfig) -> GroupMembers:
@@ -175,19 +165,3 @@ class Progress:
             else:
                 found.append(state_of(it.queue, it.first, it.committed, it.end, stored_ms))
         return found
-
-
-async def _each(items: Collection[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | CometError]:
-    """Ask about all items, a few at a time; return each answer, or why there is none."""
-    room = asyncio.Semaphore(IN_FLIGHT_MAX)
-
-    async def answer(item: K) -> T | CometError:
-        async with room:
-            try:
-                return await ask(item)
-            except CometError as error:
-                return error
-
-    async with asyncio.TaskGroup() as tasks:
-        asked = {it: tasks.create_task(answer(it)) for it in items}
-    return {it: task.result() for it, task in asked.items()}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """mqadmin's commands for connected clients."""
 
-import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,7 +16,7 @@ from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
-from cometmq.insight.members import ASKED_MAX
+from cometmq.insight.reading import each_or_why
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
@@ -185,22 +184,13 @@ async def members_say(admin: AdminClient, group: str, broker: str | None, *, jst
 
     Name the members that do not tell it; if none does, raise the last error.
     """
-    room = asyncio.Semaphore(ASKED_MAX)
-
-    async def asked(client_id: str) -> ConsumerRunningInfo | CometError:
-        try:
-            async with room:
-                return await admin.running_info(group, client_id, with_stacks=jstack)
-        except CometError as error:
-            return error
-
     members = {it.client_id: it for it in (await _members(admin, group, broker)).connection_set}
-    async with asyncio.TaskGroup() as tasks:
-        answers = {name: tasks.create_task(asked(name)) for name in sorted(members)}
+    answers = await each_or_why(
+        sorted(members), lambda it: admin.running_info(group, it, with_stacks=jstack)
+    )
     said: Said = {}
     failures: dict[str, CometError] = {}
-    for name, answer in answers.items():
-        info = answer.result()
+    for name, info in answers.items():
         if isinstance(info, CometError):
             failures[name] = info
         else:

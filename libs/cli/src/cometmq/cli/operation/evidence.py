@@ -34,8 +34,8 @@ from cometmq.insight.model import (
     Topic,
     TopicKind,
     Unknown,
-    known,
 )
+from cometmq.insight.reading import each
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
@@ -56,8 +56,6 @@ LOGS_MAX: Final = 16
 _UPTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 _SAFE: Final = re.compile(r"[^\w.-]")
 
-
-ASKED_MAX: Final = 16
 
 Add = Callable[[AdminClient, Snapshot], Awaitable[Snapshot]]
 
@@ -221,23 +219,16 @@ def with_ages(names: Collection[str]) -> Add:
             is_wanted = topic.name in names or (not names and topic.kind is TopicKind.NORMAL)
             if not (is_wanted and isinstance(topic.last_write_ms, Unknown)):
                 return topic
-            async with room:
-                try:
-                    stats = await admin.topic_stats(topic.name)
-                except CometError as error:  # as for a topic that was deleted meanwhile
-                    return msgspec.structs.replace(topic, last_write_ms=Unknown(str(error)))
+            try:
+                stats = await admin.topic_stats(topic.name)
+            except CometError as error:  # as for a topic that was deleted meanwhile
+                return msgspec.structs.replace(topic, last_write_ms=Unknown(str(error)))
             last_ms = max((it.last_update_timestamp for it in stats.values()), default=0)
             return msgspec.structs.replace(topic, last_write_ms=last_ms or None)
 
-        room = asyncio.Semaphore(ASKED_MAX)
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(completed(it)) for it in known(snapshot.topics)]
-        topics = (
-            snapshot.topics
-            if isinstance(snapshot.topics, Unknown)
-            else [task.result() for task in asked]
-        )
-        return msgspec.structs.replace(snapshot, topics=topics)
+        if isinstance(snapshot.topics, Unknown):
+            return snapshot
+        return msgspec.structs.replace(snapshot, topics=await each(snapshot.topics, completed))
 
     return add
 
