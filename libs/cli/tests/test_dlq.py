@@ -357,6 +357,6 @@ def test_an_interrupted_repetition_names_the_messages_that_are_left(suite, ask, 
     replay = OnTerminal("dlq", "replay", dead, "--yes", *options)
     replay.wait_for("sent 4 of 5 messages, ")
     assert replay.interrupt() == 130
-    left = re.search(r"to go on: cometmq (.* --id \S+ --from-start) -n \S+ --yes\r", replay.shown)
+    left = re.search(r"to go on: cometmq (.* --from-start) -n \S+ --yes\r", replay.shown)
     assert left is not None, replay.shown
     assert ask(*left[1].split(), "--yes", "--json").json["messages"] == 1

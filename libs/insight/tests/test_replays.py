@@ -8,13 +8,12 @@ from cometmq.client import MessageQueue
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.insight.changes import replays
+from cometmq.insight.changes.messages import ReplayDeadLetters
 from cometmq.insight.changes.replays import (
     Choice,
     Pace,
     Replay,
     Replayed,
-    replay_command,
-    rest_command,
 )
 from cometmq.insight.life import REPLAYS_MAX, replays_of
 from cometmq.insight.model import Unknown
@@ -125,20 +124,6 @@ async def test_a_dry_run_looks_up_a_limited_number(monkeypatch, topic, is_dry, a
     assert admin.namesrv.asked == asked
 
 
-def test_the_command_of_a_replay_selects_the_same_messages_at_another_time():
-    begin_ms, end_ms = 1_767_225_600_000, 1_767_225_600_500
-    choice = Choice("a b", "k", "orders", frozenset({"2", "1"}), begin_ms, end_ms, 7)
-    found = replay_command("g", choice, topic="t", rate=1e6, is_ignored=True, options=["--yes"])
-    assert found == (
-        "cometmq dlq replay g --rate 1000000 --topic t --tag 'a b' --key k --origin orders"
-        " --id 1 --id 2 --since 2026-01-01T00:00:00.000Z --until 2026-01-01T00:00:00.500Z --max 7"
-        " --from-start --yes"
-    )
-    times_of_1970 = Choice(None, None, None, None, 0, 0, None)
-    found = replay_command("g", times_of_1970, topic=None, rate=None, is_ignored=False)
-    assert found == "cometmq dlq replay g --since 0 --until 0"
-
-
 @pytest.mark.parametrize(
     ("tag", "count_max", "topic", "is_ignored", "count", "options"),
     [
@@ -146,7 +131,7 @@ def test_the_command_of_a_replay_selects_the_same_messages_at_another_time():
         ("odd", None, None, False, 99, " --tag odd"),  # those that were sent are looked up
         (None, 100, None, False, 99, " --max 99"),
         (None, None, "other", False, 99, " --topic other"),  # the position is kept
-        ("odd", None, "other", False, 2, " --topic other --id 0 --id 1 --from-start"),
+        ("odd", None, "other", False, 2, " --id 0 --id 1 --topic other --from-start"),
         (None, 9, None, True, 2, " --id 0 --id 1 --from-start"),
         (None, None, None, True, 21, None),  # too many ids
     ],
@@ -154,10 +139,20 @@ def test_the_command_of_a_replay_selects_the_same_messages_at_another_time():
 def test_the_command_for_the_rest_sends_only_the_rest(
     tag, count_max, topic, is_ignored, count, options
 ):
-    choice = Choice(tag, None, None, None, None, None, count_max)
-    left = [str(number) for number in range(count)]
-    found = rest_command("g", choice, left, topic=topic, rate=None, is_ignored=is_ignored)
-    assert found == ("" if options is None else f"cometmq dlq replay g{options}")
+    change = ReplayDeadLetters(
+        group="g", tag=tag, count_max=count_max, topic=topic, from_start=is_ignored
+    )
+    rest = change.rest([str(number) for number in range(count)])
+    found = None if rest is None else rest.command().removeprefix("cometmq dlq replay g")
+    assert found == options
+
+
+def test_the_rest_of_a_replay_begins_at_the_same_time():
+    rest = ReplayDeadLetters(group="g", since="2026-01-01T00:00Z", rate=1e6).rest(["1"])
+    assert rest is not None
+    assert rest.command() == (
+        "cometmq dlq replay g --since 2026-01-01T00:00:00.000Z --rate 1000000"
+    )
 
 
 async def test_the_pace_is_kept():

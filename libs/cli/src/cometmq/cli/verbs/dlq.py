@@ -2,6 +2,7 @@
 """`cometmq dlq`: list, export and replay messages that consumer groups gave up on."""
 
 import asyncio
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -39,7 +40,7 @@ from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.changes.change import Plan
 from cometmq.insight.changes.messages import ReplayDeadLetters, no_such_id, nothing_matched
-from cometmq.insight.changes.replays import Choice, Replayed, as_object, rest_command
+from cometmq.insight.changes.replays import Choice, Replayed, as_object
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Unknown
 from cometmq.insight.words import counted
@@ -259,10 +260,8 @@ async def _replaying(
         left = [it for it in run.wanted if it not in done]
         more = ["-n", options["namesrv"]] if options["namesrv"] != DEFAULT_NAMESRV else []
         more += ["--yes"] if options["yes"] else []
-        found = rest_command(
-            change.group, change.choice, left, topic=change.topic, rate=change.rate,
-            is_ignored=change.from_start, options=more,
-        )  # fmt: skip
+        rest = change.rest(left)
+        found = "" if rest is None else " ".join([rest.command(), shlex.join(more)]).rstrip()
         why = "interrupted: " if isinstance(error, asyncio.CancelledError) else ""
         text = f"{why}sent {len(run.sent):,} of {counted(total, 'message')}"
         how = f"to go on: {found}" if found else AGAIN

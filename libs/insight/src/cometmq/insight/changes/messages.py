@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of messages: replay dead letters, recall delayed ones, end transactions."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
+
+import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
@@ -32,6 +35,8 @@ from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.names import dead_letter_topic, retry_topic
 
+REST_IDS_MAX: Final = 20
+"""The most ids in the command that sends the rest of a replay."""
 BROKEN_SHOWN: Final = 20
 """The most messages that cannot be sent again which a plan names."""
 _TEXT: Final = {"max_length": 255}
@@ -86,6 +91,26 @@ class ReplayDeadLetters(Change, frozen=True, kw_only=True):
         ids = frozenset(self.ids) or None
         given = (self.tag or None, self.key or None, self.origin or None)
         return Choice(*given, ids, begin_ms, end_ms, self.count_max)
+
+    def rest(self, left: Collection[str]) -> "ReplayDeadLetters | None":
+        """Return the change that sends what an interrupted one has not sent, given the offset
+        message ids; None if none selects only these.
+        """
+        choice = self.choice
+        if self.from_start or (self.topic and not choice.is_everything):
+            if len(left) > REST_IDS_MAX:
+                return None
+            ids = tuple(sorted(left))
+            topic, rate = self.topic, self.rate
+            return ReplayDeadLetters(
+                group=self.group, ids=ids, topic=topic, rate=rate, from_start=True
+            )
+        since, until = (
+            None if it is None else times.shown(it) or str(it)
+            for it in (choice.begin_ms, choice.end_ms)
+        )
+        count_max = None if self.count_max is None else len(left)
+        return msgspec.structs.replace(self, count_max=count_max, since=since, until=until)
 
     async def _plan(self, admin: AdminClient) -> Plan:
         group, topic, choice = self.group, self.topic or None, self.choice

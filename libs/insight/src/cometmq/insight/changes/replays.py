@@ -3,7 +3,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final
 
@@ -14,10 +14,10 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import announced, origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
-from cometmq.insight import message_json, times
+from cometmq.insight import message_json
 from cometmq.insight.life import replayed_ms
 from cometmq.insight.model import Unknown
-from cometmq.insight.words import command, listed
+from cometmq.insight.words import listed
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import NO_ANSWER, CometError, CommandError
@@ -27,8 +27,6 @@ SAVE_EVERY: Final = 100
 """The position of a replay is committed after this many messages. After a kill, at most this many
 are sent again.
 """
-REST_IDS_MAX: Final = 20
-"""The most ids in the command that sends the rest of a replay."""
 LOOKED_UP_MAX: Final = 1_000
 """The most dead letters that a dry run looks up; it counts further ones as never sent."""
 
@@ -61,23 +59,6 @@ class Choice(msgspec.Struct, frozen=True):
         """Whether the options select all messages, or just the first N."""
         return self == Choice(None, None, None, None, None, None, self.count_max)
 
-    @property
-    def options(self) -> list[str]:
-        """The options of `cometmq dlq` that select the same messages, also at another time."""
-        moments = (
-            None if it is None else times.shown(it) or str(it)
-            for it in (self.begin_ms, self.end_ms)
-        )
-        given = [
-            ("--tag", self.tag),
-            ("--key", self.key),
-            ("--origin", self.origin),
-            *(("--id", it) for it in sorted(self.ids or ())),
-            *zip(("--since", "--until"), moments, strict=True),
-            ("--max", None if self.count_max is None else str(self.count_max)),
-        ]
-        return [word for name, text in given if text is not None for word in (name, text)]
-
     async def read(
         self,
         admin: AdminClient,
@@ -92,49 +73,6 @@ class Choice(msgspec.Struct, frozen=True):
             if self.has(message) and not (skip is not None and await skip(message)):
                 left = None if left is None else left - 1
                 yield message
-
-
-def replay_command(
-    group: str,
-    choice: Choice,
-    *,
-    topic: str | None,
-    rate: float | None,
-    is_ignored: bool,
-    options: Sequence[str] = (),
-) -> str:
-    """Return the command that sends these dead letters again; `is_ignored` as for `Replayed`."""
-    pace = [] if rate is None else ["--rate", f"{rate:.15g}"]
-    target = [] if topic is None else ["--topic", topic]
-    begin = ["--from-start"] if is_ignored else []
-    given = [*pace, *target, *choice.options, *begin, *options]
-    return command("dlq replay", group, options=given)
-
-
-def rest_command(
-    group: str,
-    choice: Choice,
-    left: Collection[str],
-    *,
-    topic: str | None,
-    rate: float | None,
-    is_ignored: bool,
-    options: Sequence[str] = (),
-) -> str:
-    """Return the command that sends the messages which an interrupted replay has not sent; empty if
-    no command selects only these.
-
-    `left` are the offset message ids of these messages.
-    """
-    is_remembered = not is_ignored and (topic is None or choice.is_everything)
-    if is_remembered and choice.count_max is not None:
-        choice = msgspec.structs.replace(choice, count_max=len(left))
-    elif not is_remembered:
-        if len(left) > REST_IDS_MAX:
-            return ""
-        choice, is_ignored = Choice(None, None, None, frozenset(left), None, None, None), True
-    given: dict[str, Any] = {"topic": topic, "rate": rate, "is_ignored": is_ignored}
-    return replay_command(group, choice, **given, options=options)
 
 
 def _ids_of(message: MessageExt) -> set[str]:
