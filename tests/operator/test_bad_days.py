@@ -148,13 +148,13 @@ async def test_kopfs_liveness_endpoint_answers_on_a_standby_too(world):
             await world.until(lambda: answer_of(other), "a standby answers")
 
 
-async def test_kopf_can_run_the_module(world, tmp_path):
-    """As `kopf run -m cometmq.operator.handlers` in a pod; here, the API server is elsewhere."""
-    server, port = world.server, free_port()
-    module = tmp_path / "module.py"
+def running(world, folder, port):
+    """Start kopf with the module `admission` as in a pod; here, the API server is elsewhere."""
+    server = world.server
+    module = folder / "module.py"
     module.write_text(
         "from pathlib import Path\n"
-        "from cometmq.operator import acting, handlers\n"
+        "from cometmq.operator import acting, admission\n"
         "from cometmq.operator.api import ApiServer\n"
         f"acting.in_cluster = lambda: ApiServer(host={server.host!r}, port={server.port},"
         f" ca=Path({str(server.ca)!r}), token=Path({str(server.token)!r}))\n"
@@ -164,16 +164,46 @@ async def test_kopf_can_run_the_module(world, tmp_path):
         f"--namespace={world.namespace}", f"--liveness=http://{HOST}:{port}/healthz",
     ]  # fmt: skip
     env = {
-        "COMETMQ_OPERATOR_NAMESPACE": world.namespace,
-        "COMETMQ_OPERATOR_DEFAULT_IMAGE": "cometmq:test", "POD_ID": "one",
+        "COMETMQ_OPERATOR_NAMESPACE": world.namespace, "POD_ID": "one",
+        "COMETMQ_OPERATOR_DEFAULT_IMAGE": "cometmq:test",
+        "COMETMQ_OPERATOR_WEBHOOK_ADDRESS": HOST, "COMETMQ_OPERATOR_WEBHOOK_PORT": str(free_port()),
     }  # fmt: skip
-    child = Child("kopf", command, log_path=tmp_path / "kopf.log", env=env)
+    return Child("kopf", command, log_path=folder / "kopf.log", env=env)
+
+
+async def test_kopf_can_run_the_modules_and_refuses_what_another_object_has(world, tmp_path):
+    port = free_port()
+    child = running(world, tmp_path, port)
     try:
         await world.apply()
         await world.until_pods(2)
         assert json.loads(await answer_of(port) or "{}")["groups"] == 1
+        copy = await world.get("bg", "orders")
+        body = {key: copy[key] for key in ("apiVersion", "kind", "spec")}
+        body |= {"metadata": {"name": "copy"}, "spec": {**copy["spec"], "brokerName": "orders"}}
+        call = ("apply", "--dry-run=server", "-f", "-")
+
+        async def is_refused():
+            return "brokerName orders is that of the BrokerGroup" in await world.kubectl(
+                *call, stdin=json.dumps(body), is_checked=False
+            )
+
+        await world.until(is_refused, "kopf has registered its webhooks")
+        body["spec"]["brokerName"] = "others"
+        await world.kubectl(*call, stdin=json.dumps(body))
+        spec = {"nameServers": [f"{HOST}:1"], "name": "paid"}
+        topic = {**body, "kind": "Topic", "metadata": {"name": "one"}, "spec": spec}
+        await world.kubectl("apply", "-f", "-", stdin=json.dumps(topic))
+        topic["metadata"] = {"name": "two"}
+
+        async def is_known():
+            text = await world.kubectl(*call, stdin=json.dumps(topic), is_checked=False)
+            return "paid is declared by the Topic" in text
+
+        await world.until(is_known, "a second object with the same topic is refused")
         assert await asyncio.to_thread(child.stop, 30) == 0
         lease = await world.get("lease", "cometmq-operator")
         assert "holderIdentity" not in lease["spec"]
+        await world.kubectl(*call, stdin=json.dumps(topic))  # nobody serves the checks
     finally:
         child.kill()

@@ -28,7 +28,17 @@ from cometmq.runtime.clock import Clock
 class Acting:
     """The tasks of all objects, and what kopf's handlers need."""
 
-    def __init__(self, groups: Groups, objects: DeclaredObjects, server: ApiServer) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        objects: DeclaredObjects,
+        server: ApiServer,
+        settings: OperatorSettings,
+        folder: Path,
+    ) -> None:
+        """`folder` is private to the operator."""
+        self.settings = settings
+        self.folder = folder
         self.groups = groups
         self.objects = objects
         self.server = server
@@ -111,7 +121,9 @@ class Operator:
         groups = Groups(
             context, self.figures, record_of=record_of(self._records), addresses=self._addresses
         )
-        return Acting(groups, DeclaredObjects(context, self.figures), self._server)
+        return Acting(
+            groups, DeclaredObjects(context, self.figures), self._server, settings, self._folder
+        )
 
 
 def api_time() -> str:

@@ -4,6 +4,7 @@
 import asyncio
 import threading
 from contextlib import AsyncExitStack, suppress
+from importlib import import_module
 from typing import Any, Final, cast
 
 import kopf
@@ -50,6 +51,8 @@ class OperatorApp:
         self._stack = AsyncExitStack()
         self._is_started = False
         self._acting: Acting | None = None
+        if self._settings.webhook_address:
+            import_module("cometmq.operator.admission")  # which adds to what kopf calls
         self.acting = asyncio.Event()
         """Set while this operator manages groups."""
         if admin is not None:

@@ -51,3 +51,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         Meta(ge=-1, le=65_535),
         "Port of kopf's liveness endpoint, /healthz, which a standby answers, too; -1 opens none.",
     ] = 8081
+    webhook_address: Annotated[
+        str,
+        "Address of this operator, at which the API server reaches its admission webhooks; empty: "
+        "no webhooks.",
+    ] = ""
+    webhook_port: Annotated[int, Meta(ge=1, le=65_535), "Port of the admission webhooks."] = 9443

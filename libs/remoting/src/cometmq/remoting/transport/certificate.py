@@ -14,6 +14,7 @@ import binascii
 import hashlib
 import re
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from random import SystemRandom
 from typing import Final
 
@@ -28,12 +29,13 @@ _EC_PUBLIC_KEY: Final = bytes.fromhex("06072a8648ce3d0201")
 _PRIME256V1: Final = bytes.fromhex("06082a8648ce3d030107")
 _ECDSA_SHA256: Final = bytes.fromhex("300a06082a8648ce3d040302")
 _COMMON_NAME: Final = bytes.fromhex("0603550403")
+_ALTERNATIVE_NAME: Final = bytes.fromhex("0603551d11")
 
 Point = tuple[int, int]
 
 
 def self_signed_pem(name: str) -> str:
-    """Return a private key and a certificate for `name` as PEM text."""
+    """Return a private key and a certificate for `name`, a name or an address, as PEM text."""
     secret = _RANDOM.randrange(1, _N)
     public = _multiply(secret, _BASE)
     point = b"\x04" + public[0].to_bytes(32, "big") + public[1].to_bytes(32, "big")
@@ -51,6 +53,11 @@ def self_signed_pem(name: str) -> str:
 def _certificate_body(name: str, point: bytes) -> bytes:
     text = _tagged(0x0C, name.encode())
     names = _sequence(_tagged(0x31, _sequence(_COMMON_NAME, text)))
+    try:
+        place = _tagged(0x87, ip_address(name).packed)
+    except ValueError:
+        place = _tagged(0x82, name.encode())
+    more = _sequence(_ALTERNATIVE_NAME, _tagged(0x04, _sequence(place)))
     return _sequence(
         _tagged(0xA0, _integer(2)),
         _integer(_RANDOM.getrandbits(63) | 1),
@@ -59,6 +66,7 @@ def _certificate_body(name: str, point: bytes) -> bytes:
         _sequence(_tagged(0x17, b"200101000000Z"), _tagged(0x18, b"20991231235959Z")),
         names,
         _sequence(_sequence(_EC_PUBLIC_KEY, _PRIME256V1), _bits(point)),
+        _tagged(0xA3, _sequence(more)),
     )
 
 
