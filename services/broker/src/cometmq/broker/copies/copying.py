@@ -4,7 +4,7 @@
 Members of a broker group are built in `joining.py`. The role of any other broker is fixed by its
 settings, as in RocketMQ 4.9: its master's side serves slaves (`streams/serving.py`), and its
 slave's side follows the log (`streams/rocketmq/slave.py`) and copies the tables
-(`tables/from_master.py`).
+(`from_master.py`).
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
@@ -14,14 +14,13 @@ from importlib import import_module
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.discard import Discard
+from cometmq.broker.copies.from_master import MasterCopies
 from cometmq.broker.copies.joining import Joined, join, open_state
 from cometmq.broker.copies.members import exposure
 from cometmq.broker.copies.roles.parts import Around
 from cometmq.broker.copies.streams.rocketmq.slave import SlaveFollower
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import SlaveAddresses, parse_allowed
 from cometmq.broker.copies.streams.serving import IDLE_INTERVAL_MS, TICK_INTERVAL_MS, LogServer
-from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
-from cometmq.broker.handlers.deferred_answers import found
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.registration.identity import Invoker, slave_hosts
 from cometmq.broker.storing.disk_jobs import Workers
@@ -190,7 +189,6 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
     They call each other: before the follower connects, `MasterCopies` compares the two logs, and a
     later comparison that fails is reported to the follower.
     """
-    status = broker.replication.following
 
     def is_slave() -> bool:
         return broker.role.is_slave and not broker.process.is_stopping
@@ -200,7 +198,7 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
 
     follower = SlaveFollower(
         broker.driver,
-        status,
+        broker.replication.following,
         is_slave=is_slave,
         address=lambda: master_ha_address(broker),
         inspect=inspect,
@@ -208,25 +206,7 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
         clock=broker.clock,
         log=broker.log,
     )
-    copies = MasterCopies(
-        Copied(
-            broker.tables.topics,
-            broker.tables.groups,
-            broker.tables.offsets,
-            broker.deferred.delays.positions,
-        ),
-        status,
-        client=client,
-        registration=broker.registration,
-        saver=broker.tables.saver,
-        commit_log=broker.store.commit_log,
-        newest_record=lambda: found(broker, broker.store.reader.newest_record()),
-        is_slave=is_slave,
-        note_unfit=follower.note_unfit,
-        settings=lambda: broker.settings,
-        clock=broker.clock,
-        log=broker.log,
-    )
+    copies = MasterCopies(broker, client, is_slave=is_slave, note_unfit=follower.note_unfit)
     return follower, copies
 
 

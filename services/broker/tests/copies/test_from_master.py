@@ -8,8 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cometmq.broker.copies.state import FollowProgress
-from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
+from cometmq.broker.copies.from_master import MasterCopies
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.delays.level import DelayFile
 from cometmq.remoting.bodies.dialect import encode_json
@@ -115,35 +114,24 @@ class Rig:
         self.broker = memory_broker(brokerRole="SLAVE", brokerId="1")
         self.broker.registration.registrant.master_address = MASTER
         self.master = Master()
-        self.status = FollowProgress()
-        self.log = RecordingLog()
-        self.saver = cast("Any", Saver())
+        self.status = self.broker.replication.following
+        self.log = self.broker.log = RecordingLog()
+        self.saver = self.broker.tables.saver = cast("Any", Saver())
         self.end = End()
         self.newest: bytes | None = None
         self.unfit: list[UnfitLog] = []
         self.delay = cast("Any", Delay())
-        tables = Copied(
-            self.broker.tables.topics,
-            self.broker.tables.groups,
-            self.broker.tables.offsets,
-            self.delay,
-        )
-        clock = FakeClock()
+        self.broker.clock = clock = FakeClock()
         clock.advance(1)
         self.copies = MasterCopies(
-            tables,
-            self.status,
-            client=self.master,
-            registration=self.broker.registration,
-            saver=self.saver,
-            commit_log=cast("Any", self.end),
-            newest_record=self.newest_record,
+            self.broker,
+            self.master,
             is_slave=lambda: self.broker.role.is_slave,
             note_unfit=self.unfit.append,
-            settings=lambda: self.broker.settings,
-            clock=clock,
-            log=self.log,
         )
+        replaced: Any = self.copies
+        replaced._commit_log, replaced._delay = self.end, self.delay
+        replaced._newest_record = self.newest_record
 
     async def newest_record(self) -> MessageRecord | None:
         return None if self.newest is None else decode_record(self.newest)

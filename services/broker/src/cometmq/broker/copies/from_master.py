@@ -17,18 +17,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.broker.copies.state import FollowProgress
+from cometmq.broker.broker import Broker
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.delays.level import DelayFile
-from cometmq.broker.delays.positions import Positions
+from cometmq.broker.handlers.deferred_answers import found
 from cometmq.broker.registration.identity import Invoker
-from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID
-from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.offsets import OffsetFile, Offsets, OffsetTable
-from cometmq.broker.tables.persistence import TableSaver
-from cometmq.broker.tables.subscription_groups import Groups
-from cometmq.broker.tables.topics import Topics
+from cometmq.broker.tables.offsets import OffsetFile, OffsetTable
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kept import kept_members
 from cometmq.remoting.bodies.kv import KVTable
@@ -48,13 +43,10 @@ from cometmq.remoting.errors import (
     CorruptRecord,
     TransportError,
 )
-from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime import properties
-from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import Steps
-from cometmq.store.log.commit_log import CommitLog
 
 T = TypeVar("T")
 
@@ -63,52 +55,31 @@ STEP_KEYS: Final = 500
 """Number of offset tables, each of one group and topic, that one step adopts in 3 ms."""
 
 
-class Copied(msgspec.Struct, frozen=True):
-    """The slave's tables, into which the master's are copied."""
-
-    topics: Topics
-    groups: Groups
-    offsets: Offsets
-    delay: Positions
-
-
 class MasterCopies:
     """Sends requests to the master: `step` copies its tables, `inspect` checks that the two logs
     fit together.
     """
 
-    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+    def __init__(
         self,
-        tables: Copied,
-        status: FollowProgress,
-        *,
+        broker: Broker,
         client: Invoker,
-        registration: Registration,
-        saver: TableSaver,
-        commit_log: CommitLog,
-        newest_record: Callable[[], Awaitable[MessageRecord | None]],
+        *,
         is_slave: Callable[[], bool],
         note_unfit: Callable[[UnfitLog], None],
-        settings: Callable[[], BrokerSettings],
-        clock: Clock,
-        log: Log,
     ) -> None:
-        """`newest_record` returns the last message of this broker's log.
-
-        `note_unfit` is called when a comparison shows that the logs do not match.
-        """
-        self._tables = tables
-        self._status = status
+        """`note_unfit` is called when a comparison shows that the logs do not match."""
+        self._broker = broker
         self._client = client
-        self._registration = registration
-        self._saver = saver
-        self._commit_log = commit_log
-        self._newest_record = newest_record
         self._is_slave = is_slave
         self._note_unfit = note_unfit
-        self._settings = settings
-        self._clock = clock
-        self._log = log
+        self._status = broker.replication.following
+        self._tables = broker.tables
+        self._delay = broker.deferred.delays.positions
+        self._saver = broker.tables.saver
+        self._commit_log = broker.store.commit_log
+        self._registration = broker.registration
+        self._log = broker.log
         self._known_address = ""  # of the master whose name was checked
         self._failed: set[str] = set()
 
@@ -141,7 +112,7 @@ class MasterCopies:
             else:
                 self._failed.discard(name)
         if not self._failed:
-            self._status.tables_copied_ms = self._clock.monotonic_ms()
+            self._status.tables_copied_ms = self._broker.clock.monotonic_ms()
 
     async def inspect(self) -> None:
         """Raise UnfitLog if the master is a different broker, or if its log cannot
@@ -213,9 +184,13 @@ class MasterCopies:
                 f" {status.master_max_offset}",
             )
 
+    async def _newest_record(self) -> MessageRecord | None:
+        """Return the last message of this broker's log."""
+        return await found(self._broker, self._broker.store.reader.newest_record())
+
     def _check_name(self, address: str, body: bytes) -> None:
         theirs = properties.parse(str(body, "utf-8", "replace"))
-        settings = self._settings()
+        settings = self._broker.settings
         for key, ours, reason in (
             ("brokerName", settings.broker_name, Unfit.FOREIGN),
             ("brokerClusterName", settings.broker_cluster_name, Unfit.FOREIGN),
@@ -278,8 +253,8 @@ class MasterCopies:
 
     async def _copy_delay(self) -> None:
         body = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
-        self._tables.delay.adopt(decode_json(DelayFile, body))
-        self._saver.request_if_dirty(self._tables.delay)
+        self._delay.adopt(decode_json(DelayFile, body))
+        self._saver.request_if_dirty(self._delay)
 
     async def _ask(self, code: RequestCode, header: msgspec.Struct | None = None) -> bytes:
         response = await self._client.invoke(
