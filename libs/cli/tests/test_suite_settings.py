@@ -8,7 +8,7 @@ import pytest
 from cometmq.cli.programs.running import warn_unknown
 from cometmq.cli.programs.suite import Options, load_suite
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime.settings.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.mistakes import refuse_wrong_file
 
 from .starting import refuse, suite_options
 

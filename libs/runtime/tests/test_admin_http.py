@@ -74,7 +74,7 @@ async def test_silent_connections_keep_no_health_check_out(admin):
 
 
 def test_a_program_that_nobody_asks_does_without_the_server():
-    """The import takes 20 MB and half of the time of a start."""
+    """The import takes 7 MB and half of the time of a start."""
     code = """
 import asyncio, sys
 from cometmq.runtime.admin_http import AdminHttp

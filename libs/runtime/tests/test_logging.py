@@ -5,6 +5,8 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 import structlog
@@ -150,3 +152,17 @@ def test_a_long_text_is_cut(stream, is_json):
     text = stream.getvalue().decode()
     assert "... (65000 characters)" in text
     assert len(text) < VALUE_CHARS_MAX + 300
+
+
+def test_the_log_loads_without_rich_and_does_not_break_it():
+    code = (
+        "import sys, cometmq.runtime.logging as log\n"
+        "print('rich' in sys.modules)\n"
+        "log.configure(json=False)\n"
+        "log.get('x').info('a.done', error='b')\n"
+        "import rich.console\n"
+        "print(rich.console.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "rich.console"]
+    assert "a.done" in done.stderr

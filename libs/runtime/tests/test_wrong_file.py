@@ -9,7 +9,7 @@ import pytest
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.settings import load
 from cometmq.runtime.settings.foreign import Foreign
-from cometmq.runtime.settings.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.mistakes import refuse_wrong_file
 
 
 class Example(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace small files atomically: a crash leaves either the old or the new content."""
+"""Paths below a home folder, and small files that are replaced atomically: a crash leaves either
+the old or the new content.
+"""
 
 import os
 from pathlib import Path
+
+from cometmq.remoting.errors import SettingsError
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -34,3 +38,17 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def at_home(path: str, shown: str) -> str:
+    """Return a path without `~` or `~user` at its beginning.
+
+    Raise SettingsError, whose text begins with `shown`, if there is no such home folder: the path
+    would name a folder in the current one.
+    """
+    found = os.path.expanduser(path)  # noqa: PTH111  # Path raises a RuntimeError
+    if not found.startswith("~"):
+        return found
+    user = found[1:].partition("/")[0]
+    reason = f"this machine has no user {user}" if user else "this user has no home folder"
+    raise SettingsError(f"{shown}: {reason}; give the whole path")

@@ -14,12 +14,16 @@ import msgspec
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
-from cometmq.runtime.imports import hidden_module
 
 # structlog imports rich for tracebacks on terminals if it is installed: 110 ms and 5 MB in each
 # program; plain tracebacks suffice.
-with hidden_module("rich"):
-    import structlog
+_has_rich = "rich" in sys.modules
+if not _has_rich:
+    sys.modules["rich"] = None  # type: ignore[assignment]  # as if it were not installed
+import structlog  # noqa: E402
+
+if not _has_rich:
+    del sys.modules["rich"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 

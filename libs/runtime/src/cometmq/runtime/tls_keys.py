@@ -24,7 +24,7 @@ from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime import properties
-from cometmq.runtime.home import at_home
+from cometmq.runtime.files import at_home
 from cometmq.runtime.settings.faults import Faults
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"

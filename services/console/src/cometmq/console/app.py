@@ -42,7 +42,7 @@ from cometmq.remoting.transport.tls_contexts import WatchedContext, renewing, se
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.certificate_files import expiries_named_in
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.home import at_home
+from cometmq.runtime.files import at_home
 from cometmq.runtime.http.server import HttpServer
 from cometmq.runtime.places import check_port, listen, prepare_folder
 from cometmq.runtime.process.memory import release_free_memory

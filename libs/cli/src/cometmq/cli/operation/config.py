@@ -28,7 +28,7 @@ from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.settings import Loaded, load
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.settings.foreign import Foreign, foreign_of
-from cometmq.runtime.settings.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.mistakes import refuse_wrong_file
 
 SETTINGS: Final = ("Broker", "Setting", "Value", "Default", "Source")
 UNKNOWN: Final = "unknown"

@@ -24,7 +24,7 @@ from cometmq.runtime.service import EXIT_CANNOT_START, EXIT_FAILED, EXIT_OK, run
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings import load as load_settings
 from cometmq.runtime.settings.fields import describe
-from cometmq.runtime.settings.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.mistakes import refuse_wrong_file
 
 OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that accepts every setting as an option."""

@@ -65,7 +65,7 @@ from cometmq.runtime.process.garbage import no_collections
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.settings.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.mistakes import refuse_wrong_file
 from cometmq.store.layout import Layout
 from cometmq.store.os_disk import OsDisk
 

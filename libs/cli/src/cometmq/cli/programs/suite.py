@@ -17,7 +17,7 @@ from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account
-from cometmq.runtime.home import at_home
+from cometmq.runtime.files import at_home
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings.faults import Faults

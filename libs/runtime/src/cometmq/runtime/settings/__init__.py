@@ -23,7 +23,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.remoting.visible import is_utf8
 from cometmq.runtime import properties
-from cometmq.runtime.home import at_home
+from cometmq.runtime.files import at_home
 from cometmq.runtime.redaction import HIDDEN, looks_secret, without_logins
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.settings.fields import (
@@ -34,8 +34,13 @@ from cometmq.runtime.settings.fields import (
     fields_of,
 )
 from cometmq.runtime.settings.foreign import Foreign, foreign_of
-from cometmq.runtime.settings.guards import misspelt_keys, refuse_foreign, unread_variables
-from cometmq.runtime.settings.mistakes import LINE_FORM, Mistakes
+from cometmq.runtime.settings.mistakes import (
+    LINE_FORM,
+    Mistakes,
+    misspelt_keys,
+    refuse_foreign,
+    unread_variables,
+)
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -16,7 +16,7 @@ from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.integers import whole
-from cometmq.runtime.home import at_home
+from cometmq.runtime.files import at_home
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls
