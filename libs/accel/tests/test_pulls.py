@@ -242,6 +242,7 @@ class Puller:
 
     def __init__(self, habit: int = 2, in_flight: int = 0, direct_fd: int = -1) -> None:
         self.habit = habit
+        self.is_polled = True
         self.in_flight = in_flight
         self.direct_fd = direct_fd
         self.is_dirty = False

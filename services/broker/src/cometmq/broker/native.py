@@ -38,7 +38,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0x7F46388F
+INTERFACE: Final = 0xABD5E2D6
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 It detects a module that was not rebuilt after a `git pull`; the version changes only with releases.
