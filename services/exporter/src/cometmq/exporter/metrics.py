@@ -13,47 +13,36 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.exporter.figures import ExporterStats, Figures
-from cometmq.remoting.bodies.running_info import ConsumeStatus
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_counter, labelled_gauge
 
 _CLIENT: Final = ("clientAddr", "clientId", "group", "topic")
+_FIGURES: Final = (
+    ("_fail_msg_count", "consume_failed_msgs", "Messages that failed in the last hour."),
+    ("_fail_msg_tps", "consume_failed_tps", "Messages that fail per second."),
+    ("_ok_msg_tps", "consume_ok_tps", "Messages consumed per second."),
+    ("_rt", "consume_rt", "Mean duration of a call of the listener, in milliseconds."),
+    ("r_pull_rt", "pull_rt", "Mean duration of a pull, in milliseconds."),
+    ("r_pull_tps", "pull_tps", "Messages pulled per second."),
+)
+"""The end of a name after `rocketmq_client_consume`, the figure of a consumer, and its meaning."""
 
 
-def _of_clients(value: Callable[[ConsumeStatus], float]) -> Callable[[Figures], Iterable[Row]]:
-    return lambda found: [(row[:4], value(row.status)) for row in found.rows]
+def _of_clients(figure: str) -> Callable[[Figures], Iterable[Row]]:
+    return lambda found: [(row[:4], getattr(row.status, figure)) for row in found.rows]
 
 
 CLIENT_FAMILIES: Final[tuple[Family[Figures], ...]] = (
-    labelled_gauge(
-        "rocketmq_client_consume_fail_msg_count", "Messages that failed in the last hour.",
-        _CLIENT, _of_clients(lambda s: s.consume_failed_msgs),
+    *(
+        labelled_gauge(f"rocketmq_client_consume{end}", text, _CLIENT, _of_clients(figure))
+        for end, figure, text in _FIGURES
     ),
     labelled_gauge(
-        "rocketmq_client_consume_fail_msg_tps", "Messages that fail per second.",
-        _CLIENT, _of_clients(lambda s: s.consume_failed_tps),
-    ),
-    labelled_gauge(
-        "rocketmq_client_consume_ok_msg_tps", "Messages consumed per second.",
-        _CLIENT, _of_clients(lambda s: s.consume_ok_tps),
-    ),
-    labelled_gauge(
-        "rocketmq_client_consume_rt", "Mean duration of a call of the listener, in milliseconds.",
-        _CLIENT, _of_clients(lambda s: s.consume_rt),
-    ),
-    labelled_gauge(
-        "rocketmq_client_consumer_pull_rt", "Mean duration of a pull, in milliseconds.",
-        _CLIENT, _of_clients(lambda s: s.pull_rt),
-    ),
-    labelled_gauge(
-        "rocketmq_client_consumer_pull_tps", "Messages pulled per second.",
-        _CLIENT, _of_clients(lambda s: s.pull_tps),
-    ),
-    labelled_gauge(
-        "rocketmq_group_count", "Connected members of the group (`groupCountEnable`).",
+        "rocketmq_group_count",
+        "Connected members of the group (`groupCountEnable`).",
         ("caddr", "localaddr", "group"),
         lambda found: [(row[:3], row.member_count) for row in found.groups],
     ),
-)  # fmt: skip
+)
 
 
 def _left_out(stats: ExporterStats) -> Iterable[Row]:
