@@ -274,7 +274,8 @@ def _wrong_since(row: dict[str, Any], same: list[dict[str, Any]]) -> Iterator[st
     oldest = max((it["lag_time_s"] or 0 for it in same), default=0)
     first = min(it["read_ts"] for it in same) - timedelta(seconds=oldest)
     is_exact = row["since_ts"] is not None and not row["since_at_least"]
-    if oldest and is_exact and row["since_ts"] - first > timedelta(minutes=2):
+    allowed = timedelta(seconds=RULES.allowed_age_s + 90)  # in time until then, seen a minute later
+    if oldest and is_exact and row["since_ts"] - first > allowed:
         yield f"{row['group']}: since {row['since_ts']}, but the oldest is from {first}"
 
 
