@@ -223,7 +223,8 @@ def test_what_should_be_a_number_is_named(refused, call, tmp_path, verb):
 
 
 @pytest.mark.parametrize("verb", verbs(), ids=by_name)
-def test_a_text_that_is_not_utf8_is_named(call, tmp_path, verb):
+def test_a_text_that_is_not_utf8_is_named(call, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)  # `debug bundle` writes a file
     for param in verb.command.params:
         if kind_of(param) == "text" and param.name not in {*TAKE_BYTES, "config"}:
             done = call(*with_option(verb, param, os.fsdecode(b"\xbc\xfc"), tmp_path))
