@@ -51,7 +51,7 @@ MEASURED_S = 60.0
 MINUTES_MAX = 4
 AGAIN_S = 60.0
 
-MEMORY_MB = 110
+MEMORY_MB = 140
 WRITES = 1.2
 OWN_REQUESTS = 0.2
 """Per second and group."""

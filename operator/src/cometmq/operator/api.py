@@ -29,11 +29,11 @@ Body = dict[str, Any]
 
 FIELD_MANAGER: Final = "cometmq-operator"
 TIMEOUT_S: Final = 10.0
-CALLS_MAX: Final = 32
+CALLS_MAX: Final = 8  # a connection takes 0.3 MB
 """Maximum number of concurrent calls; those of kopf and those for records are not counted."""
-RECORD_LIMITS: Final = Limits(idle_max=64)
-"""There should be as many idle connections as broker groups, here 64 for 50 groups: after a pause
-of the API server, all groups read their records at the same times.
+RECORD_LIMITS: Final = Limits(idle_max=16)
+"""A connection takes 0.3 MB. After a pause of the API server, all groups read their records at the
+same times, and open missing connections anew until their reads spread again.
 """
 
 KINDS: Final[dict[str, Any]] = {

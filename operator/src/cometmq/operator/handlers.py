@@ -91,6 +91,7 @@ async def configure(settings: kopf.OperatorSettings, memo: Any, **given: Any) ->
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(
         prefix=f"operator.{GROUP}", v1=False
     )
+    settings.posting.worker_limit = 4
     settings.posting.reporting_component = FIELD_MANAGER
     settings.posting.event_name_prefix = f"{FIELD_MANAGER}-"
     settings.networking.request_timeout = 10.0

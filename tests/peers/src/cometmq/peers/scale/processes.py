@@ -26,6 +26,7 @@ class Operator:
         settings = {
             "COMETMQ_OPERATOR_ADMIN_HTTP_PORT": str(self._port),
             "COMETMQ_OPERATOR_DEFAULT_IMAGE": "cometmq:test",
+            "MALLOC_ARENA_MAX": "1",  # as its image sets it
         }
         command = [sys.executable, "-m", "cometmq.peers.scale.operator", str(cluster)]
         self.child = Child("operator", command, log_path=folder / "operator.log", env=settings)
