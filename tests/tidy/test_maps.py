@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The maps of the code name modules and folders that exist."""
 
+import graphlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ PACKAGES: Final = [
 ]
 NO_MODULES: Final = {"cargo", "cometmq", "react", "remoting/commands"}
 """Programs, functions, and modules of other members, of which READMEs speak, too."""
+USED: Final = re.compile(r"^use crate::([a-z_]+(?:::[a-z_]+)*)", re.MULTILINE)
 ROW: Final = re.compile(r"^\| \[[^]]+\]\(([\w/-]+)\) .* \| ([^|]+) \|$", re.MULTILINE)
 
 
@@ -68,3 +70,15 @@ def test_a_dead_name_is_found(tmp_path: Path) -> None:
     (tmp_path / "lanes" / "lane.py").touch()
     text = "`lanes/lane.py`, `lane` and `writer`:\n```\n`other`\n```\n"
     assert dead_names(text, tmp_path) == ["writer"]
+
+
+def test_the_files_of_the_native_core_form_no_circle() -> None:
+    folder = ROOT / "libs" / "accel" / "rust"
+    graph: dict[str, set[str]] = {}
+    for path in folder.rglob("*.rs"):
+        name = path.relative_to(folder).with_suffix("").as_posix().removesuffix("/mod")
+        if not name.startswith("python"):
+            code = path.read_text().partition("#[cfg(test)]")[0]
+            graph[name] = {found.replace("::", "/") for found in USED.findall(code)}
+    assert {"stage", "pull/select"} <= set(graph)
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError

@@ -4,12 +4,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::host::Host;
+use crate::halves::{End, Half};
 use crate::pull::answer::PlainTemplate;
-use crate::send_back::Back;
-use crate::transactions::{End, Half};
+use crate::send_back_header::Back;
+use crate::text::{close_length, push_decimal, push_entry, push_hex};
 
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 const PREFIX_BYTES: usize = 8;
 /// Rough size of the values and names in an answer, and of the bytes around them.
 const VALUES_BYTES: usize = 80;
@@ -80,13 +79,6 @@ pub struct Template {
 }
 
 impl Template {
-    /// Returns a broker's address in the form with which message ids begin.
-    #[must_use]
-    pub fn hex_host(host: &Host) -> Vec<u8> {
-        let digits = |&byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
-        host.packed().iter().flat_map(digits).collect()
-    }
-
     /// Returns about how many bytes the answer to a send of one message has.
     #[must_use]
     pub fn usual_bytes(&self) -> usize {
@@ -101,17 +93,8 @@ impl Template {
                 out.push(b',');
             }
             out.extend_from_slice(&self.host);
-            Self::push_hex(out, *place);
+            push_hex(out, *place);
         }
-    }
-
-    /// Appends a physical offset as message ids contain it.
-    pub fn push_hex(out: &mut Vec<u8>, offset: i64) {
-        let mut digits = [0; 16];
-        for (digit, shift) in digits.iter_mut().zip((0..16).rev()) {
-            *digit = HEX[usize::try_from(offset >> (4 * shift) & 15).unwrap_or(0)];
-        }
-        out.extend_from_slice(&digits);
     }
 
     /// Appends the frame of one answer.
@@ -161,38 +144,4 @@ impl Template {
         out.extend_from_slice(&self.binary_entries);
         close_length(out, entries);
     }
-}
-
-pub(crate) fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
-    out.extend_from_slice(&(name.len() as u16).to_be_bytes());
-    out.extend_from_slice(name);
-    let length = out.len();
-    out.extend_from_slice(&[0; 4]);
-    value(out);
-    close_length(out, length);
-}
-
-/// Sets the length word at this position to the number of bytes after it.
-pub(crate) fn close_length(out: &mut [u8], at: usize) {
-    let bytes = (out.len() - at - 4) as u32;
-    out[at..at + 4].copy_from_slice(&bytes.to_be_bytes());
-}
-
-/// Appends a number in decimal.
-pub fn push_decimal(out: &mut Vec<u8>, value: i64) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(&digits[at..]);
 }

@@ -11,6 +11,7 @@ pub mod commit;
 pub mod due;
 pub mod envelope;
 pub mod frames;
+pub mod halves;
 pub mod header;
 pub mod host;
 pub mod index;
@@ -18,16 +19,17 @@ pub mod properties;
 pub mod pull;
 pub mod range;
 pub mod scan;
-pub mod send_back;
+mod send_back;
 pub mod send_back_header;
 mod sends;
 pub mod shapes;
 pub mod signatures;
 pub mod stage;
+pub mod text;
 pub mod tls;
 pub mod tls_clients;
 pub mod transaction_header;
-pub mod transactions;
+mod transactions;
 pub mod watches;
 
 #[cfg(feature = "python")]

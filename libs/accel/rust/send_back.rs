@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::ops::Range;
 
 use crate::access::{SUB, allows};
-use crate::answers::{Template, push_decimal};
 use crate::frames::Frame;
+use crate::halves::TRANSACTION_MASK;
 use crate::host::{BORN_HOST_V6, Host, STORE_HOST_V6};
 use crate::properties::{PAIR_SEPARATOR, VALUE_SEPARATOR, read_item};
 use crate::range::parse;
 use crate::scan::{be32, be64};
-use crate::send_back_header::{BackHeader, read_back};
+use crate::send_back_header::{Back, BackGroup, BackHeader, Backs, read_back};
 use crate::sends::RESERVED_BYTES;
 use crate::signatures::Message;
 use crate::stage::{DELAY_TOPIC, IN_TEXTS, Origin, Record, Request, Stage};
+use crate::text::{hex_host, push_decimal, push_hex};
 use crate::transaction_header::COMMIT;
-use crate::transactions::TRANSACTION_MASK;
 
 /// The first retry has this delay level, each later one a level more.
 const FIRST_LEVEL: i32 = 3;
@@ -32,35 +32,6 @@ const TEXTS_BYTES_MAX: usize = 4 << 20;
 const BORN_HOST_AT: usize = 48;
 /// Maximum number of properties, which are compared with one another.
 const PAIRS_MAX: usize = 32;
-
-/// A consumer group that may send messages back.
-pub struct BackGroup {
-    /// Its retry topic.
-    pub topic: Vec<u8>,
-    /// Number of queues to which retries are distributed.
-    pub queue_count: u64,
-    /// Number of retries, unless the client's request has another number.
-    pub count_max: i32,
-    /// The oldest version of clients whose requests may have another number.
-    pub version_min: i32,
-}
-
-/// For a request that sends a message back: the topic and the group of the consumer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Back {
-    /// The topic in which the message was stored first.
-    pub topic: Vec<u8>,
-    /// The group.
-    pub group: Vec<u8>,
-}
-
-/// What the broker supplies for requests that send messages back.
-pub struct Backs<'a> {
-    /// Number of messages sent back before, which selects the queue.
-    pub count: u64,
-    /// Returns the record at a physical offset, if it is in memory.
-    pub read: &'a mut dyn FnMut(i64) -> Option<Vec<u8>>,
-}
 
 impl Stage {
     /// Accepts messages that this group sends back from now on; returns whether it is new.
@@ -241,8 +212,8 @@ impl<'a> Found<'a> {
             }
         }
         let value_of = |name: &[u8]| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1);
-        let mut id = Template::hex_host(&self.store_host);
-        Template::push_hex(&mut id, self.offset);
+        let mut id = hex_host(&self.store_host);
+        push_hex(&mut id, self.offset);
         for (name, value) in [
             (&b"RETRY_TOPIC"[..], self.topic),
             (b"ORIGIN_MESSAGE_ID", &id),

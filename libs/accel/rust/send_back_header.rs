@@ -6,6 +6,35 @@ use crate::access::{Proof, Signed};
 use crate::envelope::{self, ANSWERED, Envelope};
 use crate::scan::{decimal, decimal32};
 
+/// A consumer group that may send messages back.
+pub struct BackGroup {
+    /// Its retry topic.
+    pub topic: Vec<u8>,
+    /// Number of queues to which retries are distributed.
+    pub queue_count: u64,
+    /// Number of retries, unless the client's request has another number.
+    pub count_max: i32,
+    /// The oldest version of clients whose requests may have another number.
+    pub version_min: i32,
+}
+
+/// For a request that sends a message back: the topic and the group of the consumer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Back {
+    /// The topic in which the message was stored first.
+    pub topic: Vec<u8>,
+    /// The group.
+    pub group: Vec<u8>,
+}
+
+/// What the broker supplies for requests that send messages back.
+pub struct Backs<'a> {
+    /// Number of messages sent back before, which selects the queue.
+    pub count: u64,
+    /// Returns the record at a physical offset, if it is in memory.
+    pub read: &'a mut dyn FnMut(i64) -> Option<Vec<u8>>,
+}
+
 const JSON_BACK: &[u8] = b"{\"code\":36,";
 const BINARY_BACK: [u8; 2] = 36u16.to_be_bytes();
 

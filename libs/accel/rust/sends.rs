@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the headers of plain sends to staged records.
 
-use crate::access::{Account, PUB};
 use crate::batch::{Items, common_text};
 use crate::frames::Frame;
+use crate::halves::TRANSACTION_MASK;
 use crate::properties::{PAIR_SEPARATOR, Sent, TopicHashes, read_item, read_sent};
-use crate::shapes::{ReadSend, Shapes};
+use crate::shapes::{ReadSend, Room};
 use crate::stage::{DELAY_TOPIC, Origin, Record, Request, Stage, Topic};
-use crate::transactions::TRANSACTION_MASK;
 
 /// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
@@ -22,34 +21,6 @@ pub(crate) const RESERVED_BYTES: usize = 768;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
 /// compression.
 const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
-
-/// Buffers for two sends.
-#[derive(Default)]
-pub(crate) struct Room {
-    pub(crate) sends: [ReadSend; 2],
-    shapes: Shapes,
-    /// The last account that was found to have the right to send: its address in memory, and the
-    /// topic.
-    allowed: (usize, Vec<u8>),
-}
-
-impl Room {
-    pub(crate) fn shrink(&mut self) {
-        self.sends.iter_mut().for_each(|send| send.message.shrink());
-    }
-
-    /// Returns whether an account of the stage may send to a topic.
-    fn may_send(allowed: &mut (usize, Vec<u8>), account: &Account, topic: &[u8]) -> bool {
-        let address = std::ptr::from_ref(account).addr();
-        let is_known = allowed.0 == address && allowed.1 == topic;
-        if !is_known && account.may(PUB, topic) {
-            allowed.0 = address;
-            topic.clone_into(&mut allowed.1);
-            return true;
-        }
-        is_known
-    }
-}
 
 impl Stage {
     /// Reads the headers of one or two frames into the room; returns which are plain sends by

@@ -5,6 +5,7 @@
 //! the same size. Such a header is compared with an earlier one (a shape), in a loop without
 //! branches, instead of being parsed. The result is the same.
 
+use crate::access::{Account, PUB};
 use crate::frames::Frame;
 use crate::header::{
     BORN_TIMESTAMP, Header, PROPERTIES, QUEUE_ID, SIGNATURE, Span, TOPIC, read_header, slice,
@@ -195,6 +196,38 @@ impl Shapes {
             shape.learn(header, head, text);
         }
         Some(())
+    }
+}
+
+/// Buffers for two sends.
+#[derive(Default)]
+pub(crate) struct Room {
+    pub(crate) sends: [ReadSend; 2],
+    pub(crate) shapes: Shapes,
+    /// The last account that was found to have the right to send: its address in memory, and the
+    /// topic.
+    pub(crate) allowed: (usize, Vec<u8>),
+}
+
+impl Room {
+    pub(crate) fn shrink(&mut self) {
+        self.sends.iter_mut().for_each(|send| send.message.shrink());
+    }
+
+    /// Returns whether an account of the stage may send to a topic.
+    pub(crate) fn may_send(
+        allowed: &mut (usize, Vec<u8>),
+        account: &Account,
+        topic: &[u8],
+    ) -> bool {
+        let address = std::ptr::from_ref(account).addr();
+        let is_known = allowed.0 == address && allowed.1 == topic;
+        if !is_known && account.may(PUB, topic) {
+            allowed.0 = address;
+            topic.clone_into(&mut allowed.1);
+            return true;
+        }
+        is_known
     }
 }
 

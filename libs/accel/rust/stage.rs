@@ -10,13 +10,12 @@ use std::sync::Arc;
 
 use crate::access::Access;
 use crate::frames::{Frame, Next, frame_at};
+use crate::halves::{End, Transactions};
 use crate::host::Host;
 use crate::properties::java_hash;
 use crate::pull::stage::Pulls;
-use crate::send_back::{Back, BackGroup, Backs};
-use crate::sends::Room;
-use crate::shapes::ReadSend;
-use crate::transactions::{End, Transactions};
+use crate::send_back_header::{Back, BackGroup, Backs};
+use crate::shapes::{ReadSend, Room};
 
 const TOPIC_BYTES_MAX: usize = 127;
 /// Added to the size of a send for each key: staging, placing and indexing a key takes at least as

@@ -5,9 +5,10 @@
 
 use cometmq_accel::frames::{Frame, Next, frame_at};
 use cometmq_accel::pull::answer::Template;
-use cometmq_accel::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
+use cometmq_accel::pull::select::{Caches, ENTRY_BYTES, Filter, Source};
 use cometmq_accel::pull::sql::{Condition, Program, Test};
 use cometmq_accel::pull::stage::{Context, Pulls, Reader, Staged, answer};
+use cometmq_accel::pull::{Limits, LogView, Queue};
 use cometmq_accel::scan::be32;
 
 use crate::input::{Random, Seen, binary_head, json_head, mutate};

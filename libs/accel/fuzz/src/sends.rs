@@ -5,13 +5,14 @@
 use cometmq_accel::answers::Template;
 use cometmq_accel::commit::Place;
 use cometmq_accel::frames::{Next, frame_at};
+use cometmq_accel::halves::Transactions;
 use cometmq_accel::host::Host;
 use cometmq_accel::pull::answer::PlainTemplate;
 use cometmq_accel::scan::be32;
-use cometmq_accel::send_back::{BackGroup, Backs};
+use cometmq_accel::send_back_header::{BackGroup, Backs};
 use cometmq_accel::shapes::{ReadSend, Shapes};
 use cometmq_accel::stage::{Limits, Origin, Stage};
-use cometmq_accel::transactions::Transactions;
+use cometmq_accel::text::hex_host;
 
 use crate::input::{Random, Seen, binary_head, json_head, mutate};
 
@@ -45,7 +46,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         binary_head: [0; 5],
         flag: 1,
         binary_entries: vec![],
-        host: Template::hex_host(&HOST),
+        host: hex_host(&HOST),
         plain: PlainTemplate::default(),
     };
     stage.delay_in(b"Delayed", vec![1_000, 5_000]);

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use crate::answers::{close_length, push_decimal, push_entry};
 use crate::frames::PREFIX_BYTES;
+use crate::text::{close_length, push_decimal, push_entry};
 
 /// The values of an answer.
 #[derive(Clone, Copy, Debug, Default)]

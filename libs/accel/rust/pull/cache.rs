@@ -7,11 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::pull::eviction::{Use, choose};
+use crate::pull::eviction::{Key, Use, choose};
 use crate::scan::be32;
-
-/// The owner of a block, and the number of the block within that owner.
-pub type Key = (usize, i64);
 
 struct Block {
     data: Arc<Vec<u8>>,

@@ -8,12 +8,13 @@
 
 use std::cmp::Reverse;
 
-use crate::pull::cache::Key;
-
 /// One in this number of blocks, the most recently used ones, is kept in any case.
 const SPARED_SHARE: usize = 4;
 /// One in this number of blocks is chosen at once, because a choice looks at all of them.
 const CHOSEN_SHARE: usize = 16;
+
+/// The owner of a block, and the number of the block within that owner.
+pub type Key = (usize, i64);
 
 /// A block, and the time of its last use, which is different for each block.
 pub type Use = (Key, u64);

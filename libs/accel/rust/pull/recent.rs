@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::pull::select::{Found, Limits, LogView, Queue};
+use crate::pull::{Found, Limits, LogView, Queue};
 
 const PLACES_MAX: usize = 1024;
 

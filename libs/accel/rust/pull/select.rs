@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
-use crate::pull::cache::{Cache, Key};
+use crate::pull::cache::Cache;
+use crate::pull::eviction::Key;
 use crate::pull::prefetch::prefetch;
 use crate::pull::recent::Recent;
 use crate::pull::sql::{Program, Unsure};
+use crate::pull::{Found, Limits, LogView, Queue};
 use crate::scan::{be32, be64};
 
 /// Size of a consume queue entry.
@@ -45,41 +47,6 @@ pub trait Source {
     fn entries(&mut self, queue: usize, queue_offset: i64, into: &mut [u8]) -> bool;
 }
 
-/// The part of the log that readers may see.
-#[derive(Clone, Debug, Default)]
-pub struct LogView {
-    /// Start of the first file.
-    pub first: i64,
-    /// The confirm offset.
-    pub end: i64,
-    /// Size of a file.
-    pub file_size: i64,
-    /// Start and end of each range that is known to be damaged.
-    pub damage: Vec<(i64, i64)>,
-}
-
-/// The current state of a queue.
-#[derive(Clone, Copy, Debug)]
-pub struct Queue {
-    /// Number of the queue, unique as long as blocks are cached.
-    pub number: usize,
-    /// Offset of the first message.
-    pub min_offset: i64,
-    /// Offset of the next message.
-    pub max_offset: i64,
-}
-
-/// Limits of answers from memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Maximum number of messages.
-    pub count_max: i64,
-    /// Maximum size; the first message may exceed it.
-    pub bytes_max: usize,
-    /// Messages farther than this from the end of the log are assumed to be on disk.
-    pub memory_bytes: i64,
-}
-
 /// The messages that a reader wants.
 #[derive(Debug)]
 pub enum Filter {
@@ -89,19 +56,6 @@ pub enum Filter {
     Tags(Vec<i64>),
     /// Messages whose properties match.
     Sql(Program),
-}
-
-/// The messages selected for an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Number of messages.
-    pub count: usize,
-    /// Size of all records.
-    pub bytes: usize,
-    /// Physical offset of the first message.
-    pub offset: i64,
-    /// Queue offset from which to pull next.
-    pub next_offset: i64,
 }
 
 /// The caches of blocks of the log and of all queues, and of recent reads.

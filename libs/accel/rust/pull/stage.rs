@@ -5,15 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::answers::close_length;
 use crate::frames::{Frame, Next, frame_at};
 use crate::pull::answer::{Answer, Template};
 use crate::pull::renewals::Renewals;
 use crate::pull::request::{Asked, read_pull};
-use crate::pull::select::{
-    Caches, Filter, Found, LastBlocks, Limits, LogView, Queue, Selection, Source,
-};
+use crate::pull::select::{Caches, Filter, LastBlocks, Selection, Source};
+use crate::pull::{Found, Limits, LogView, Queue};
 use crate::signatures::Message;
+use crate::text::close_length;
 
 /// Marks a staged request whose reader, or whose known renewal, has been forgotten.
 const FORGOTTEN: u32 = u32::MAX;

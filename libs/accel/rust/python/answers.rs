@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use super::lending::{LentAnswers, Settled};
 use super::sockets::Sockets;
 use crate::answers::{Answers, Ended, Template};
-use crate::send_back::Back;
+use crate::send_back_header::Back;
 
 /// Counts by topic, by delay level, and by topic and group of the messages that were sent back.
 type Counts<'py> = (Bound<'py, PyList>, Vec<(i32, usize, usize)>, Bound<'py, PyList>);

@@ -13,8 +13,9 @@ use super::conditions::program;
 use super::places::{Places, PythonSource};
 use super::send_lane::array;
 use crate::pull::answer::{PlainTemplate, Template};
-use crate::pull::select::{Caches, Filter, Found, Limits, LogView, Queue};
+use crate::pull::select::{Caches, Filter};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
+use crate::pull::{Found, Limits, LogView, Queue};
 
 const QUEUES_MAX: usize = 1 << 14;
 /// Number of queues that a call remembers; above it, searching takes longer than asking Python

@@ -14,11 +14,12 @@ use super::access::LaneAccounts;
 use super::answers::LaneAnswers;
 use super::pull_lane::PullLane;
 use crate::answers::Template;
+use crate::halves::Transactions;
 use crate::host::Host;
 use crate::pull::answer::PlainTemplate;
-use crate::send_back::{BackGroup, Backs};
+use crate::send_back_header::{BackGroup, Backs};
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
-use crate::transactions::Transactions;
+use crate::text::hex_host;
 
 /// Maximum number of queues of all topics, each of four bytes; beyond it, all topics are forgotten
 /// and learned again.
@@ -80,7 +81,7 @@ impl SendLane {
             binary_head: array(binary_head, "the head of an answer")?,
             flag,
             binary_entries,
-            host: Template::hex_host(&store_host),
+            host: hex_host(&store_host),
             plain: PlainTemplate { json: plain_json, binary: plain_binary },
         };
         let limits = Limits { frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max };
