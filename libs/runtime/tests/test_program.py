@@ -11,12 +11,12 @@ import pytest
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime import service
-from cometmq.runtime.process.reserved_ports import reserve_port
 from cometmq.runtime.program import configured_program, program
 from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.settings.mistakes import Mistakes
+from cometmq.testing.runtime.reserved_ports import reserve_port
 
 
 class Service:

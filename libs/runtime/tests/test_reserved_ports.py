@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import pytest
 
 from cometmq.runtime.places import free_port
-from cometmq.runtime.process import reserved_ports
-from cometmq.runtime.process.reserved_ports import HOST, reserve_port
+from cometmq.testing.runtime import reserved_ports
+from cometmq.testing.runtime.reserved_ports import HOST, reserve_port
 
 BLOCK = 4
 # Reserves a port of two blocks; prints it, or the error, and ends with its input.
 RESERVE = """
 import sys
-from cometmq.runtime.process import reserved_ports
+from cometmq.testing.runtime import reserved_ports
 reserved_ports._PORTS, reserved_ports._BLOCK = range({first}, {last} + 1), {block}
 try:
     print(reserved_ports.reserve_port(), flush=True)

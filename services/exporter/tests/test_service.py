@@ -24,10 +24,10 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 from cometmq.runtime.settings import load
 from cometmq.testing.remoting.half_answers import half_answers
 from cometmq.testing.runtime.pages import get
+from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 
 LOCAL = "127.0.0.1"
 TLS_MODE = "tls.server.mode"

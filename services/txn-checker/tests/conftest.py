@@ -27,8 +27,8 @@ from cometmq.remoting.message.record import MessageRecord, decode_records
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 from cometmq.runtime.settings import load
+from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, reserve_port
 from cometmq.txn_checker.app import TxnCheckerApp
 from cometmq.txn_checker.settings import TxnCheckerSettings
 

@@ -267,7 +267,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def reset(self) -> None:
         """Send the pending output and reset the connection, so that the peer fails its pending
-        requests at once (`resets.py`).
+        requests at once.
 
         The peer may lose output that it has not received yet.
         """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.peers.demo.progress import DemoFailed
-from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
+from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 10

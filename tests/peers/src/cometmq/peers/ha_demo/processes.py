@@ -16,7 +16,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.peers.demo.children import end
 from cometmq.peers.demo.progress import DemoFailed
-from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
+from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 GROUP: Final = "orders"
 BROKER_COUNT: Final = 3

@@ -28,12 +28,12 @@ from cometmq.ha.record import Record
 from cometmq.ha.role import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.process.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
 from cometmq.testing.broker.clients import Client
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.ha.memory import MemoryPlace, MemoryRecord
+from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 DEADLINE_S: Final = 60.0
 FAST: Final = {
