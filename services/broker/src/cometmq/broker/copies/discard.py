@@ -16,6 +16,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.role import Role
 from cometmq.ha.state import STATE_FILE
 from cometmq.remoting.log import Log
+from cometmq.runtime.files import sync_folder
 from cometmq.store.layout import FOREIGN
 
 ASIDE: Final = "discarded-"
@@ -78,8 +79,8 @@ def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
     (aside / TABLES).mkdir(parents=True)
     if (root / STATE_FILE).exists():
         (root / STATE_FILE).rename(aside / STATE_FILE)
-    _sync(aside)
-    _sync(root)
+    sync_folder(aside)
+    sync_folder(root)
     for path in root.iterdir():
         if path.name not in KEPT and not path.name.startswith((ASIDE, *FOREIGN)):
             path.rename(aside / path.name)
@@ -87,11 +88,3 @@ def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
         for path in (root / TABLES).glob(pattern):
             path.rename(aside / TABLES / path.name)
     return aside
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
