@@ -190,7 +190,7 @@ def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None
     assert records(broker, ASIDE) == []
     counts = broker.deferred.transactions
     assert (counts.committed_count, counts.rolled_back_count, counts.repeated_count) == (1, 0, 3)
-    assert counts.in_flight_count == 0
+    assert counts._in_flight == {}
 
 
 def test_few_requests_wait_for_one_end_and_without_their_bodies(broker: Broker) -> None:
@@ -219,7 +219,7 @@ def test_a_failed_write_is_answered_to_all_concurrent_ends(broker: Broker) -> No
     broker.driver.commit()
     answers = [last_answer(call) for call in calls]
     assert [answer and answer.code for answer in answers] == [14, 14]
-    assert broker.deferred.transactions.in_flight_count == 0
+    assert broker.deferred.transactions._in_flight == {}
 
 
 @pytest.mark.parametrize(

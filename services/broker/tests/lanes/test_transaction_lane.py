@@ -146,7 +146,7 @@ def transactions_of(broker: ScriptedBroker) -> dict[str, Any]:
         "committed": known.committed_count,
         "rolled back": known.rolled_back_count,
         "repeated": known.repeated_count,
-        "ending": known.in_flight_count,
+        "ending": len(known._in_flight),
         "ended": [offset for offset in range(count) if offset in known.ended],
     }
 

@@ -274,11 +274,6 @@ class Transactions:
         """The number of half messages moved to TRANS_CHECK_MAX_TIME_TOPIC."""
         return self._outcomes[Outcome.SET_ASIDE]
 
-    @property
-    def in_flight_count(self) -> int:
-        """The number of half messages whose end is being stored."""
-        return len(self._in_flight)
-
     def is_closed(self, half_offset: int) -> bool:
         """Return whether the half message has ended or was set aside: it needs no check."""
         return half_offset in self.ended or half_offset in self._aside
