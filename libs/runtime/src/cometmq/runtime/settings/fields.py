@@ -5,8 +5,9 @@ A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type i
 and the external names of all groups together form one flat namespace, as in RocketMQ's files.
 
 Facts beyond the type are declared in `Annotated`: the bounds and a `pattern` in a `Meta`, and the
-description as a text (or in a `Meta`). Other facts have names in `setting_facts.py`; those names
-are `Meta.extra` with the keys `mutable`, `secret`, `guard`, `path`, `env`, `form`, `ineffective`.
+description as a text (or in a `Meta`). Other facts have names in `cometmq.remoting.setting_facts`;
+those names are `Meta.extra` with the keys `mutable`, `secret`, `guard`, `path`, `env`, `form`,
+`ineffective`.
 """
 
 import enum
