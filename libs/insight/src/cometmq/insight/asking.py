@@ -168,7 +168,7 @@ async def ask(
         topics = group.create_task(asking.answer(broker.topics()))
         groups = group.create_task(asking.answer(broker.groups()))
         offsets = group.create_task(asking.answer(_offsets(broker)))
-        delays = group.create_task(asking.answer(_delays(broker)))
+        delays = group.create_task(asking.answer(broker.delay_offsets()))
         producers = group.create_task(asking.answer(broker.producers()))
         overview = group.create_task(asking.answer(_overview(broker, memory)))
     found = overview.result()
@@ -365,7 +365,3 @@ async def _first_dead_ms(
 
 async def _offsets(broker: BrokerAdmin) -> Mapping[str, Mapping[int, int]]:
     return (await broker.consumer_offsets()).offset_table
-
-
-async def _delays(broker: BrokerAdmin) -> DelayOffsetTable:
-    return await broker.delay_offsets()
