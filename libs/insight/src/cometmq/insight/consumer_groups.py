@@ -11,7 +11,7 @@ from cometmq.insight.asking import NOT_TOLD, MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours
 from cometmq.insight.model import Group, GroupTopic, Member, Since, Subscription, Unknown
-from cometmq.insight.words import lasting, moment
+from cometmq.insight.words import lasting
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.overview import QueueEnds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
@@ -87,16 +87,6 @@ def loss_facts(loss_s: float | Unknown | None) -> dict[str, str | float | None]:
     """
     known_s = None if isinstance(loss_s, Unknown) else loss_s
     return {"time_to_loss": loss_words(loss_s), "time_to_loss_s": known_s}
-
-
-def pause_words(group: Group) -> str:
-    """Return since when a group reads nothing, as all pages show it; empty if it reads."""
-    since = group.still_since
-    if since is None:
-        return ""
-    if group.has_read_nothing and not since.is_bound:
-        return f"nothing read yet, oldest unread {moment(since.ms)}"
-    return f"{moment(since.ms)}{' or earlier' if since.is_bound else ''}"
 
 
 def build_groups(parts: Parts) -> list[Group]:
