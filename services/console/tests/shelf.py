@@ -4,8 +4,9 @@
 from types import SimpleNamespace
 
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Page, Shown
+from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.remoting.errors import ConnectFailed
 
 from .desks import hidden

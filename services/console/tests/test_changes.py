@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from cometmq.client.errors import InvalidArgument
-from cometmq.console.web.action import Risk
+from cometmq.insight.changes.change import Risk
 
 from .desks import ADMIN, JSON, OPERATOR, VIEWER, hidden
 from .shelf import PAGE, Shelf, action, posted

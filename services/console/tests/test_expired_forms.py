@@ -4,7 +4,8 @@
 import pytest
 
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
+from cometmq.insight.changes.change import Done, Plan, Risk
 
 from .desks import JSON, hidden
 

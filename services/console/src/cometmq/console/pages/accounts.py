@@ -6,10 +6,11 @@ from typing import Any, Final
 from cometmq.client.admin import AdminClient
 from cometmq.console.login.roles import Role
 from cometmq.console.rights import AccountRow, told_rights
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column
+from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.insight.words import command, listed
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.runtime.acl.errors import AclError

@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad, missing
 from cometmq.console.web.tables import Column, R
@@ -19,6 +19,7 @@ from cometmq.insight.broker_settings import (
     differences,
     settings_of,
 )
+from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unknown
 from cometmq.insight.words import command
 from cometmq.remoting.errors import AccessDenied, CometError, ServerError

@@ -13,11 +13,19 @@ import msgspec
 from cometmq.client.admin.recalls import NotWaiting
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import TICKED, Action, Consequence, Field, Form, Link, Plan
+from cometmq.console.web.action import TICKED, Action, Field, Form
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.changes.catalogue import CHANGES
-from cometmq.insight.changes.change import Argument, Change, Only, arguments
+from cometmq.insight.changes.change import (
+    Argument,
+    Change,
+    Consequence,
+    Link,
+    Only,
+    Plan,
+    arguments,
+)
 from cometmq.insight.changes.groups import NoGroup
 
 SECTIONS: Final[Mapping[str, str]] = {

@@ -9,9 +9,10 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.message import MessageExt
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Link, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
+from cometmq.insight.changes.change import Consequence, Done, Link, Plan, Risk
 from cometmq.insight.changes.messages import why_not_sent
 from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import QueryNotFound

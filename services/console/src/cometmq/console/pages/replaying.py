@@ -7,9 +7,10 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.jobs import Job
 from cometmq.console.login.gate import may
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import missing
+from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.insight.words import counted
 
 PATH: Final = "/dead-letters/progress"

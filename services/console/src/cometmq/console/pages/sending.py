@@ -9,9 +9,10 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ProducerOptions
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.topics import PATH
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad, missing
+from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.insight.model import TopicKind
 from cometmq.insight.words import command, counted, sized
 

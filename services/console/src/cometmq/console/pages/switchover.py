@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.client.admin import AdminClient
 from cometmq.console.login.accounts import check_admin
 from cometmq.console.login.roles import Role
-from cometmq.console.web.action import Action, Consequence, Done, Field, Form, Plan, Risk
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import missing
+from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.words import command, sized
 from cometmq.remoting.errors import CometError, SettingsError

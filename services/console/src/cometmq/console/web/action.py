@@ -17,9 +17,7 @@ import msgspec
 
 from cometmq.console.login.roles import Role
 from cometmq.console.web.page import View
-from cometmq.insight.changes.change import Consequence, Done, Link, Plan, Risk
-
-__all__ = ["Action", "Consequence", "Done", "Field", "Form", "Link", "Plan", "Risk"]
+from cometmq.insight.changes.change import Plan, Risk
 
 TICKED: Final = frozenset({"1", "on", "true"})
 """The values of an argument that mean a ticked check box."""

@@ -15,10 +15,11 @@ from cometmq.client.admin import AdminClient
 from cometmq.console.audit import AuditEntry, Unaudited
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import with_account
-from cometmq.console.web.action import Action, Form, Plan, Risk
+from cometmq.console.web.action import Action, Form
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import Problem, of_cluster
 from cometmq.console.web.rendering import json_answer, redirect, wants_json
+from cometmq.insight.changes.change import Plan, Risk
 from cometmq.remoting.errors import CometError
 
 BEGUN: Final = "It has begun and goes on by itself: the page at `see` shows how far it is."

@@ -24,12 +24,13 @@ from cometmq.console.login.gate import Gate, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.sessions import Session
-from cometmq.console.web.action import Action, Form, Plan
+from cometmq.console.web.action import Action, Form
 from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.guard import Guard, client_of, form_of
 from cometmq.console.web.page import Page, View, address
 from cometmq.console.web.problems import FormExpired, Problem, no_page, of_cluster
 from cometmq.console.web.rendering import Renderer, json_answer, redirect, wants_json
+from cometmq.insight.changes.change import Plan
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
