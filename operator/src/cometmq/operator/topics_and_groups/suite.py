@@ -26,6 +26,7 @@ from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError, ConsumerNotOnline, Outage
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import retry_topic
+from cometmq.remoting.progress import unread
 from cometmq.remoting.transport.settings import TlsSettings
 
 QuietAt = Callable[[str, int], bool]
@@ -125,9 +126,9 @@ class DeclaredBrokers:
         groups = await master.groups_of(topic)
         for group in groups:
             for queue, pair in (await master.consume_stats(group, topic)).offset_table.items():
-                if queue in inside:
-                    start = max(pair.consumer_offset, inside[queue].min_offset)
-                    counts[f"group {group}"] += max(0, inside[queue].max_offset - start)
+                if bounds := inside.get(queue):
+                    lag = unread(pair.consumer_offset, bounds.min_offset, bounds.max_offset)
+                    counts[f"group {group}"] += lag
         if not groups:
             stored = sum(one.max_offset - one.min_offset for one in inside.values())
             counts["messages that no consumer group has consumed"] = stored
