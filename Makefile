@@ -93,7 +93,7 @@ run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it 
 .PHONY: demo
 demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it (ARGS="--timeout S")
 	@$(TO_RUN)
-	@PYTHONPATH=tests/peers/src $(BIN)/python -m cometmq.peers.demo $(ARGS)
+	@PYTHONPATH=tests/peers/src:tests/support/src $(BIN)/python -m cometmq.peers.demo $(ARGS)
 
 .PHONY: ha-demo
 ha-demo: setup ## Kill, freeze and switch over the masters of a broker group under load; a minute after setup
