@@ -20,7 +20,7 @@ from cometmq.peers.ha import java_load
 from cometmq.peers.ha.copies import judge_copies
 from cometmq.peers.ha.group import BrokerGroup, broker, hosts
 from cometmq.peers.ha.java_load import JavaLoad
-from cometmq.peers.ha.load import until
+from cometmq.peers.ha.load import until, until_settled
 from cometmq.peers.ha.network import Network, both_ways
 from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
@@ -97,11 +97,11 @@ async def strike(group, load, fault):
     await fault(group, load, master)
     await group.until_complete()
     settled = monotonic()
-    await load.until_settled(settled)
+    await until_settled(ledger, settled)
     await until(lambda: ledger.is_again(settled), "a send is acknowledged")
     await until(lambda: ledger.has_caught_up(settled), "the consumers have caught up")
     end = monotonic()
-    await load.until_settled(end)
+    await until_settled(ledger, end)
     outage = ledger.outage(group.struck_at, end)
     assert outage is not None
     pauses = {name: ledger.standstill(name, group.struck_at, end) for name in ledger.deliveries}

@@ -14,7 +14,7 @@ from cometmq.peers.ha.copies import judge_copies
 from cometmq.peers.ha.faults import FAULTS, SWITCHOVER, draw
 from cometmq.peers.ha.group import BrokerGroup, hosts
 from cometmq.peers.ha.java_load import JavaLoad
-from cometmq.peers.ha.load import TOPIC, Load, until
+from cometmq.peers.ha.load import TOPIC, Load, until, until_settled
 from cometmq.peers.ha.network import Network
 from cometmq.peers.ha.report import percentile
 
@@ -45,13 +45,13 @@ class Trial:
         await self.until_complete()
         settled = monotonic()
         for client, load in self._loads.items():
-            await load.until_settled(settled)
+            await until_settled(load.ledger, settled)
             is_again = partial(load.ledger.is_again, settled)
             await until(is_again, f"a send of the {client} client is acknowledged")
         await asyncio.sleep(self._random.uniform(0.5, QUIET_S_MAX))
         end = monotonic()
         for client, load in self._loads.items():
-            await load.until_settled(end)
+            await until_settled(load.ledger, end)
             outage = load.ledger.outage(self._group.struck_at, end)
             assert outage is not None
             self._outages.add(client, kind, outage)

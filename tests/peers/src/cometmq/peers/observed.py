@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.peers.comet import PROGRAM
-from cometmq.peers.ports import HOST, free_broker_port, free_port
+from cometmq.peers.ports import HOST, free_broker_port, free_port, members_at
 from cometmq.peers.processes import Child, wait_until
 
 GROUP: Final = "orders"
@@ -162,9 +162,5 @@ class ObservedSuite:
             http=self.http[name].rpartition(":")[2],
             folder=self._folder,
             namesrv=self.namesrv,
-            members=_members(self._controls if is_elector else self._ports),
+            members=members_at(self._controls if is_elector else self._ports),
         )
-
-
-def _members(ports: list[int]) -> str:
-    return ";".join(f"{ordinal}={HOST}:{port}" for ordinal, port in enumerate(ports))

@@ -3,7 +3,7 @@
 
 from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
-__all__ = ["HOST", "free_broker_port", "free_port"]
+__all__ = ["HOST", "free_broker_port", "free_port", "members_at"]
 
 
 def free_port() -> int:
@@ -12,3 +12,8 @@ def free_port() -> int:
 
 def free_broker_port() -> int:
     return reserve_port(BROKER_NEIGHBOURS)
+
+
+def members_at(ports: list[int]) -> str:
+    """Return the setting that names the members of a group at these ports."""
+    return ";".join(f"{ordinal}={HOST}:{port}" for ordinal, port in enumerate(ports))

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from cometmq.peers.ha.ledger import Ledger
-from cometmq.peers.ha.load import Load
+from cometmq.peers.ha.load import Load, until_settled
 
 POLL_S = 0.05
 RECENT = 200
@@ -21,7 +21,7 @@ async def answer(load: Load, ledger: Ledger, command: dict[str, Any]) -> Any:
         case "now":
             return monotonic()
         case "settle":  # every send that began before `since` has an outcome
-            await load.until_settled(command["since"])
+            await until_settled(ledger, command["since"])
             return monotonic()
         case "again":  # wait until a send that began after `since` is acknowledged
             return await first_after(ledger, command["since"])

@@ -71,13 +71,6 @@ class JavaLoad:
                 await asyncio.to_thread(program.finish)
                 reader.cancel()
 
-    async def until_settled(self, moment: float) -> None:
-        """Wait until every send that began before `moment` has an outcome."""
-        pending = self.ledger.pending
-        await until(
-            lambda: all(began >= moment for began in pending.values()), "sends have an outcome"
-        )
-
     async def _read(self, program: Running) -> None:
         with program.log_path.open("rb") as log:
             rest = b""

@@ -68,16 +68,6 @@ class Load:
             with suppress(PeerError):  # the ledger names the messages that are missing
                 await until(lambda: not self.ledger.lost(), "messages are consumed")
 
-    async def until_settled(self, moment: float) -> None:
-        """Wait until every send that began before `moment` has an outcome.
-
-        Otherwise a send that fails late would be attributed to the next fault.
-        """
-        pending = self.ledger.pending
-        await until(
-            lambda: all(began >= moment for began in pending.values()), "sends have an outcome"
-        )
-
     def _consumer(self, number: int) -> PushConsumer:
         consumer = PushConsumer(
             CONSUMERS,
@@ -135,6 +125,15 @@ async def create_topic(
                 await asyncio.sleep(POLL_S)
             else:
                 return
+
+
+async def until_settled(ledger: Ledger, moment: float) -> None:
+    """Wait until every send that began before `moment` has an outcome.
+
+    Otherwise a send that fails late would be attributed to the next fault.
+    """
+    pending = ledger.pending
+    await until(lambda: all(began >= moment for began in pending.values()), "sends have an outcome")
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

@@ -16,6 +16,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.peers.demo.children import end
 from cometmq.peers.demo.progress import DemoFailed
+from cometmq.peers.ports import members_at
 from cometmq.testing.runtime.reserved_ports import BROKER_NEIGHBOURS, HOST, reserve_port
 
 GROUP: Final = "orders"
@@ -65,7 +66,7 @@ class Group:
         key.write_text(f"{secrets.token_hex(32)}\n")
         elector = self._folder / "elector.conf"
         elector.write_text(
-            _ELECTOR.format(group=GROUP, folder=self._folder, members=_members(self._controls))
+            _ELECTOR.format(group=GROUP, folder=self._folder, members=members_at(self._controls))
         )
         await self._run("namesrv", "namesrv", "--listen-port", self.namesrv.rpartition(":")[2])
         for ordinal in range(BROKER_COUNT):
@@ -185,13 +186,9 @@ class Group:
             control=self._controls[ordinal],
             folder=self._folder,
             namesrv=self.namesrv,
-            members=_members(self._ports),
+            members=members_at(self._ports),
         )
 
 
 def _name(ordinal: int) -> str:
     return f"broker-{ordinal}"
-
-
-def _members(ports: list[int]) -> str:
-    return ";".join(f"{ordinal}={HOST}:{port}" for ordinal, port in enumerate(ports))
