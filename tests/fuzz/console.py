@@ -70,6 +70,10 @@ class _Away:
     options = ClientOptions(namesrv="n:9876")
     unanswered: Final[dict[str, str]] = {}
 
+    @property
+    def namesrv(self) -> "_Away":
+        return self
+
     def for_page(self) -> "_Away":
         return self
 

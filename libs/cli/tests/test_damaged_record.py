@@ -128,8 +128,8 @@ def test_a_group_without_members_skips_the_record(call, damaged):
     call("group", "create", "G2", *at)
     row = call("topic", "route", "Orders", "--json", *at).json[0]
     reset = ("group", "reset", "G2", "Orders", "--queue", f"{row['broker']}:0", *at)
-    call(*reset).assert_refused(2, "--queue and --offset belong together")
-    call(*reset, "--offset", 11, "--yes").assert_refused(2, "--offset 11 is out of range")
+    call(*reset).assert_refused(2, "nothing to change: give --to or --offset")
+    call(*reset, "--offset", 11, "--yes").assert_refused(2, "the offset 11 is outside")
     assert call(*reset, "--offset", 6, "--yes", "--json").json[0]["offset"] == 6
     shown = call("consume", "Orders", "-g", "G2", "--max", 4, "--timeout", 60, *at)
     assert shown.out.split() == [f"message-{number}" for number in range(6, 10)], shown.err

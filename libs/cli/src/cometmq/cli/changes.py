@@ -23,6 +23,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
+from cometmq.cli.outcome import DAMAGES
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.client.errors import ClientError
 from cometmq.insight.changes.change import Argument, Change, Done, Plan, Risk, Rows, arguments
@@ -126,6 +127,7 @@ def carry_out(change: Change, options: Mapping[str, Any], around: Around | None 
             )
         if not is_confirmed and not plan.idle:
             await _confirm(type(change), plan)
+        DAMAGES.clear()  # damaged messages that the plan has read do not make the change fail
         async with nullcontext() if around is None else around(plan, change, options):
             return plan, await plan.perform(admin)
 
