@@ -5,7 +5,7 @@ from timing import compare_and_print
 
 from cometmq.remoting import RawCommand, RequestCode
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import encode_frame
+from cometmq.testing.remoting.frames import encode_frame
 
 EXT = dict.fromkeys("abcdefghijklm", "12345678")
 FRAME = encode_frame(RawCommand(code=RequestCode.SEND_MESSAGE_V2, ext=EXT, body=b"x" * 128))

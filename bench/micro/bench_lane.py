@@ -19,10 +19,10 @@ from cometmq.broker.native import IS_BUILT
 from cometmq.remoting import RawCommand, Serialization
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.signature import SessionCredentials, Signer
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.remoting.frames import encode_frame
 
 TOPIC: Final = "Bench"
 QUEUES: Final = 4

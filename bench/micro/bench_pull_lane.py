@@ -16,8 +16,8 @@ import uvloop
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.remoting import RawCommand, Serialization
-from cometmq.remoting.header import encode_frame
 from cometmq.testing.broker.scripted import ScriptedBroker
+from cometmq.testing.remoting.frames import encode_frame
 
 TOPIC: Final = "Bench"
 QUEUES: Final = 4

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from cometmq.remoting.command import ConstantExt
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.header_plan import plain_pieces, pulled_pieces, sent_pieces
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization
 from cometmq.store.log.damage import DamagedRange as Range
+from cometmq.testing.remoting.frames import encode_frame
 
 accel = pytest.importorskip("cometmq.accel", reason="cometmq-accel is built only with cargo")
 

@@ -11,10 +11,11 @@ from zlib import crc32
 
 import pytest
 
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization
 from cometmq.store.log.damage import DamagedRange as Range
+from cometmq.testing.remoting.frames import encode_frame
 
 from .native_rig import PullWorld, View, accel, send
 

@@ -15,8 +15,8 @@ from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumer
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
 from cometmq.remoting.frame import frame_prefix
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
+from cometmq.testing.remoting.frames import encode_frame
 from cometmq.testing.remoting.link import End, Link
 from cometmq.testing.remoting.peer import FakePeer
 

@@ -13,13 +13,14 @@ from cometmq.remoting.command import Reply, Request
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.testing.remoting.cases import check_each
+from cometmq.testing.remoting.frames import encode_frame
 from cometmq.testing.remoting.golden import Exchange, GoldenFrame, load_exchanges
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"

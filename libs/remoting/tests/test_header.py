@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.errors import LocalProtocolError, RemoteProtocolError
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_binary_ext, encode_frame
+from cometmq.remoting.header import decode_header, encode_binary_ext
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Language, Serialization
+from cometmq.testing.remoting.frames import encode_frame
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300)

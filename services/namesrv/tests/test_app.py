@@ -34,7 +34,6 @@ from cometmq.remoting.commands.namesrv import (
     RegisterBroker,
 )
 from cometmq.remoting.errors import CommandError, SettingsError
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
@@ -45,6 +44,7 @@ from cometmq.runtime.incremental import finish
 from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import load
+from cometmq.testing.remoting.frames import encode_frame
 from cometmq.testing.runtime.clock import FakeClock
 from cometmq.testing.runtime.pages import get
 

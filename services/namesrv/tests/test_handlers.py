@@ -25,9 +25,9 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import RawCommand
 from cometmq.runtime.incremental import finish
+from cometmq.testing.remoting.frames import encode_frame
 
 BROKER = {
     "brokerName": "broker-a",

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import RawCommand
+from cometmq.testing.remoting.frames import encode_frame
 
 SLACK_BYTES = 256 * 1024
 ADDRESS = {"brokerName": "a", "brokerAddr": "h:1", "clusterName": "c", "brokerId": "0"}

@@ -12,9 +12,10 @@ from cometmq.remoting import RawCommand, Reply
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.peer.lane_intake import PULLS, SENDS
+from cometmq.testing.remoting.frames import encode_frame
 
 PLAIN = 9001
 """The code of the requests that `PlainLane` takes."""

@@ -3,8 +3,8 @@
 
 from cometmq.remoting import RawCommand, Reply, RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffset
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ServerSettings
+from cometmq.testing.remoting.frames import encode_frame
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)

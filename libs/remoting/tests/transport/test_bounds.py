@@ -17,8 +17,8 @@ from cometmq.remoting.errors import (
     Overloaded,
     ServerError,
 )
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings
+from cometmq.testing.remoting.frames import encode_frame
 
 from .queries import ANSWER, EXT, HEADER, QUERY, REQUEST, SMALL
 

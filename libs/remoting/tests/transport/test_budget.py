@@ -12,11 +12,11 @@ import pytest
 
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ServerSettings
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.testing.remoting.frames import encode_frame
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 EXT = {"consumerGroup": "g", "topic": "t", "queueId": "3"}

@@ -13,12 +13,13 @@ import pytest
 
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import Server, ServerSettings
 from cometmq.remoting.transport.direct import EVENTS_MAX, READ_ON_MAX, SKIPPED_REREADS
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.testing.remoting.endless_turns import endless_turns
+from cometmq.testing.remoting.frames import encode_frame
 
 from .plain_lane import PLAIN, PlainLane, PythonSockets, plain
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.flow.next_turn import ENDS_PER_TURN, Ends
 from cometmq.remoting.transport.server import ANSWERS_MS
+from cometmq.testing.remoting.frames import encode_frame
 
 from .conftest import TLS_KINDS, StartServer, starter
 

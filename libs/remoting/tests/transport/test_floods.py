@@ -17,11 +17,11 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_ONEWAY, FLAG_REPLY
 from cometmq.remoting.transport import ServerSettings
 from cometmq.remoting.transport.dispatch import CROWD_SHARES
 from cometmq.remoting.transport.flow.reading import CROWD
+from cometmq.testing.remoting.frames import encode_frame
 
 from .queries import ANSWER, EXT, HEADER, QUERY, REQUEST, SMALL
 

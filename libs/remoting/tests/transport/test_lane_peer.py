@@ -14,7 +14,7 @@ from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InOrder
@@ -27,6 +27,7 @@ from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.testing.remoting.endless_turns import endless_turns
+from cometmq.testing.remoting.frames import encode_frame
 
 from .plain_lane import PythonSockets
 

@@ -14,10 +14,11 @@ import pytest
 
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import ServerSettings, TlsSettings
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.testing.remoting.frames import encode_frame
 
 from .plain_lane import PLAIN, PlainLane, plain
 

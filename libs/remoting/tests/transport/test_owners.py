@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.places import ACCOUNT
 from cometmq.remoting.transport.flow.room import Room
 from cometmq.remoting.transport.flow.turns import BRIEF_S, KNOWN, NEW, SLOW, Turns
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.testing.remoting.frames import encode_frame
 
 from .queries import EXT, QUERY
 

@@ -6,9 +6,9 @@ from types import FrameType
 from typing import Any
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.dispatch import InFlight
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.testing.remoting.frames import encode_frame
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 REQUEST = encode_frame(

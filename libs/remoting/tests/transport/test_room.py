@@ -12,7 +12,7 @@ import pytest
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ServerSettings
 from cometmq.remoting.transport.flow.budget import UnsentBudget
@@ -20,6 +20,7 @@ from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.peer.outlet import Outbox
 from cometmq.remoting.transport.server import LARGE_ANSWERS
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.testing.remoting.frames import encode_frame
 
 KIB = 1024
 LARGE = int(RequestCode.GET_ALL_TOPIC_CONFIG)

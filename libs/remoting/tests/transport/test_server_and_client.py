@@ -24,10 +24,10 @@ from cometmq.remoting.errors import (
     ServerError,
     SystemBusy,
 )
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings, hub
 from cometmq.remoting.transport.addresses import NO_HOST
 from cometmq.remoting.transport.client import LATE_MS
+from cometmq.testing.remoting.frames import encode_frame
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InOrder
 from cometmq.remoting.transport.flow import starts
@@ -18,6 +17,7 @@ from cometmq.remoting.transport.flow.starts import Timed
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.testing.remoting.frames import encode_frame
 
 CODE = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 STEP_S = 0.0004

@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffsetReply
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.flow.turns import KNOWN, Pace
+from cometmq.testing.remoting.frames import encode_frame
 
 SLOW = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 FAST = RequestCode.QUERY_CONSUMER_OFFSET

@@ -17,7 +17,6 @@ from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.commands.send import SendMessageV2
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_ONEWAY, RawCommand
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
@@ -26,6 +25,7 @@ from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.store.errors import DiskError
 from cometmq.store.os_disk import OsFile
 from cometmq.testing.broker.stored import ask, call_with, clock_of, last_answer, stored_broker
+from cometmq.testing.remoting.frames import encode_frame
 
 if TYPE_CHECKING:
     from cometmq.broker.acl.keeper import AclKeeper

@@ -16,11 +16,11 @@ from cometmq.remoting import RawCommand
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 from cometmq.testing.broker.process import BrokerProcess
+from cometmq.testing.remoting.frames import encode_frame
 
 TIMEOUT_MS = 60_000
 TOTAL_MB = 128

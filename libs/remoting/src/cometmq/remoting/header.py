@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode and encode both header encodings, for any command, with fields as strings.
+"""Decode both header encodings, for any command, with fields as strings.
 
 This codec is complete and lenient. `typed_decode.py` is the fast path for known commands and
 falls back to it.
@@ -8,9 +8,7 @@ Compatibility: the decoder accepts the same headers as Java. Language and versio
 and names may be unknown. Ext values may be JSON numbers or booleans; nulls are dropped. In a binary
 header an empty string means null, and the last value of a repeated field (as in signed requests)
 wins. Broken UTF-8 and halves of surrogate pairs are replaced, and JSON may be of Java's dialect
-(`bodies/dialect.py`). The encoder follows Java: JSON fields are sorted by name, nulls are omitted,
-and there are no spaces. A code that does not fit into the binary header's 16-bit field is sent as
-JSON.
+(`bodies/dialect.py`).
 
 Hot path: `parse_ext` runs for every binary request; budget 0.2 us per field
 (bench/micro/bench_header.py).
@@ -24,8 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_bounded
-from cometmq.remoting.errors import UNREADABLE_JSON, LocalProtocolError, RemoteProtocolError
-from cometmq.remoting.frame import frame_prefix
+from cometmq.remoting.errors import UNREADABLE_JSON, RemoteProtocolError
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization, language_of
 
@@ -56,19 +53,7 @@ class _JsonHeader(msgspec.Struct, gc=False):
     ext_fields: dict[str, Any] | None = msgspec.field(name="extFields", default=None)
 
 
-class _JsonHeaderOut(msgspec.Struct, gc=False, omit_defaults=True, kw_only=True):
-    code: int
-    ext_fields: Mapping[str, str] | None = msgspec.field(name="extFields", default=None)
-    flag: int
-    language: str
-    opaque: int
-    remark: str | None = None
-    serialization: str = msgspec.field(name="serializeTypeCurrentRPC")
-    version: int
-
-
 _decode_json: Final = msgspec.json.Decoder(_JsonHeader, strict=False).decode
-_encode_json: Final = msgspec.json.Encoder().encode
 
 
 def decode_header(serialization: int, head: bytes, body: bytes = b"") -> RawCommand:
@@ -260,54 +245,9 @@ def _learn_name(name_bytes: bytes) -> str:
     return name
 
 
-def encode_frame(command: RawCommand) -> bytes:
-    """Return the whole frame of a command."""
-    serialization = Serialization.JSON
-    if command.serialization == Serialization.ROCKETMQ and fits_binary(command.code):
-        serialization = Serialization.ROCKETMQ
-        head = _encode_binary_header(command)
-    else:
-        head = _encode_json_header(command)
-    prefix = frame_prefix(serialization, len(head), len(command.body))
-    return b"".join((prefix, head, command.body))
-
-
 def fits_binary(code: int) -> bool:
     """Return whether a code fits into the binary header's 16-bit field."""
     return -BINARY_CODE_MAX - 1 <= code <= BINARY_CODE_MAX
-
-
-def _encode_json_header(command: RawCommand) -> bytes:
-    return _encode_json(
-        _JsonHeaderOut(
-            code=command.code,
-            flag=command.flag,
-            language=language_of(command.language).name,
-            opaque=command.opaque,
-            version=command.version,
-            ext_fields=command.ext or None,
-            remark=command.remark,
-            serialization="JSON",
-        )
-    )
-
-
-def _encode_binary_header(command: RawCommand) -> bytes:
-    remark = (command.remark or "").encode("utf-8", "replace")
-    ext = encode_binary_ext(command.ext)
-    try:
-        fixed = _FIXED.pack(
-            command.code,
-            command.language,
-            command.version,
-            command.opaque,
-            command.flag,
-            len(remark),
-            len(ext),
-        )
-    except struct.error as error:
-        raise LocalProtocolError(f"header does not fit the binary form: {command}") from error
-    return b"".join((fixed[:-4], remark, fixed[-4:], ext))
 
 
 def encode_binary_ext(ext: Mapping[str, str]) -> bytes:

@@ -12,9 +12,9 @@ import msgspec
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError, RemoteProtocolError
-from cometmq.remoting.header import encode_frame
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.raw import RawCommand
+from cometmq.testing.remoting.frames import encode_frame
 from cometmq.testing.remoting.peer import FakePeer
 
 NAME: Final = "T"
