@@ -274,6 +274,10 @@ types: setup ## Type check, strict
 imports: setup ## Import contracts between the layers
 	PYTHONPATH=spark/src:libs/accel/src $(BIN)/lint-imports
 
+.PHONY: mass
+mass: setup ## Lines, files, tokens and definitions; lowers their limits to what is there
+	$(BIN)/python -m tests.tidy.mass --write
+
 .PHONY: generate
 generate: setup ## Generate what is derived from the code: reference pages, CRDs, schemas, chart READMEs
 	PYTHONPATH=spark/src $(BIN)/python docs/generate.py
