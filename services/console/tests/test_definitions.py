@@ -31,7 +31,7 @@ async def confirm(desk, page, file, **form):
 
 async def test_definitions_are_exported_previewed_and_imported(desk):
     await log_in(desk)
-    await desk.admin.create_topic("defined", queue_count=2)
+    await desk.admin.create_topic("broker-defined", queue_count=2)
     page = await desk.web.get("/definitions?find=defined")
     assert "2/2 queues" in page.text
     saved = await desk.web.get("/definitions?download=1")
@@ -40,19 +40,19 @@ async def test_definitions_are_exported_previewed_and_imported(desk):
     assert [it["accessKey"] for it in file["accounts"]] == ["chief-key", "reader-key"]
     assert "secret" not in saved.text
     assert "already like this" in (await preview(desk, file)).text
-    mine = next(it for it in file["topics"] if it["topicName"] == "defined")
+    mine = next(it for it in file["topics"] if it["topicName"] == "broker-defined")
     mine["readQueueNums"] = mine["writeQueueNums"] = 3
-    file["groups"].append({"groupName": "definers"})
+    file["groups"].append({"groupName": "broker-definers"})
     page = await preview(desk, file)
     assert "readQueueNums 2 -&gt; 3; writeQueueNums 2 -&gt; 3" in page.text
     assert "1 created, 1 changed" in page.text
     answer = await confirm(desk, page, file)
     assert answer.status_code == 303, answer.text
     assert "2 definitions imported." in (await desk.web.get("/definitions")).text
-    assert len(await desk.admin.queues("defined")) == 3
+    assert len(await desk.admin.queues("broker-defined")) == 3
     audit = (await desk.web.get("/audit", headers=JSON)).json()["data"][0]
     assert audit["begun"]["action"] == "definitions.import"
-    assert any("group definers" in it for it in audit["begun"]["after"])
+    assert any("group broker-definers" in it for it in audit["begun"]["after"])
     answer = await confirm(desk, page, file)
     assert answer.status_code == 409, "the cluster is not as it was on the page"
 

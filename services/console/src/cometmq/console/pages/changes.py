@@ -105,7 +105,7 @@ def planned(view: View, kind: type[Change], plan: Plan) -> Plan:
 
 def _flat(state: Any) -> Any:
     """Return settings by broker as one table."""
-    if not isinstance(state, list) or not all("broker" in it for it in state):
+    if not (isinstance(state, list) and all(type(it) is dict and "broker" in it for it in state)):
         return state
     return {
         f"{row['broker']}: {name.replace('_', ' ')}": it
