@@ -76,7 +76,7 @@ def install(folder, *requirements, **options):
 
 
 def test_every_member_has_a_wheel(wheels):
-    assert len(builder.members()) == 18
+    assert len(builder.members()) == 16
     is_native = which("cargo") and os.getenv("ACCEL") != "no" and builder.is_buildable()
     assert len(wheels) == len(builder.buildable()) == (18 if is_native else 17)
     assert {"cometmq", "cometmq-client", "cometmq-spark"} <= set(wheels)
@@ -84,7 +84,7 @@ def test_every_member_has_a_wheel(wheels):
 
 def test_the_native_wheel_is_left_out_on_request(monkeypatch):
     monkeypatch.setenv("ACCEL", "no")
-    assert len(builder.buildable()) == 17
+    assert len(builder.buildable()) == 15
     assert ROOT / "libs/accel" not in builder.buildable()
 
 
