@@ -19,14 +19,14 @@ def text(tab, selector):
 def test_a_topic_is_created_changed_and_deleted_by_clicks(tab, place):
     tab.open(f"{place.url}/topics")
     tab.click("a[href$='/topic/create']")
-    tab.submit("input[name=name]", {"input[name=name]": "clicked", "input[name=queues]": "3"})
+    tab.submit("input[name=topic]", {"input[name=topic]": "clicked", "input[name=queues]": "3"})
     assert text(tab, "#plan") == "Create the topic clicked"
     tab.click("form[method=post] button.primary")
     assert text(tab, "h1") == "Topic clicked"
     assert "exists now" in text(tab, ".notice")
     tab.click("a[href*='/topic/alter']")
-    tab.submit("input[name=read]", {"input[name=read]": "1"})
-    assert "Consumers no longer see 2 queues" in text(tab, ".consequences")
+    tab.submit("input[name=read_queues]", {"input[name=read_queues]": "1"})
+    assert "lower the write queues first" in text(tab, ".consequences")
     tab.click("form[method=post] button.primary")
     assert "is changed" in text(tab, ".notice")
     tab.click("a[href*='/topic/delete']")
@@ -191,7 +191,7 @@ def test_ticked_dead_letters_are_sent_again_and_one_is_edited(tab, place):
     tab.run("document.querySelector('input[data-all]').click(); 1")
     assert tab.run("document.querySelectorAll('input[name=ids]:checked').length") == 2
     tab.click("form[method=post][action$='/replay'] button.primary")
-    assert text(tab, "#plan") == "Send 2 dead letters of billing to the group billing"
+    assert text(tab, "#plan") == "Send 2 dead letters of billing again to the group billing"
     assert "%" not in tab.run("location.search")
     tab.run(axe.source() + ";1")
     assert tab.run(RULES) == []

@@ -78,7 +78,7 @@ def install(folder, *requirements, **options):
 def test_every_member_has_a_wheel(wheels):
     assert len(builder.members()) == 16
     is_native = which("cargo") and os.getenv("ACCEL") != "no" and builder.is_buildable()
-    assert len(wheels) == len(builder.buildable()) == (18 if is_native else 17)
+    assert len(wheels) == len(builder.buildable()) == (16 if is_native else 15)
     assert {"cometmq", "cometmq-client", "cometmq-spark"} <= set(wheels)
 
 
