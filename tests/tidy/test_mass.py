@@ -6,6 +6,8 @@ import json
 import pytest
 from tests.tidy.mass import LIMITS, mass
 
+REPAIR = 0.001
+"""How much a repair may add before its commit has to say why a limit is raised."""
 SLACK = 0.02
 """How far a figure may be below its limit before the limit has to follow."""
 
@@ -25,7 +27,8 @@ def test_every_figure_has_a_limit(found, limits):
 
 
 def test_no_figure_grows(found, limits):
-    grown = {what: (count, limits[what]) for what, count in found.items() if count > limits[what]}
+    allowed = {what: round(limit * (1 + REPAIR)) for what, limit in limits.items()}
+    grown = {what: (count, limits[what]) for what, count in found.items() if count > allowed[what]}
     assert grown == {}, "remove as much as you add, or say in the commit why a limit is raised"
 
 
