@@ -54,7 +54,7 @@ def test_the_port_shows_failures_and_the_report(port: int, tmp_path: Path) -> No
 
     assert "cometmq_lag_messages" not in page(port, "/metrics")[1]
     (tmp_path / REPORT_METRICS).write_text('cometmq_lag_messages{group="g"} 7\n')
-    assert page(port, "/metrics")[1].endswith('\ncometmq_lag_messages{group="g"} 7\n')
+    assert page(port, "/metrics")[1].endswith('\ncometmq_lag_messages{group="g"} 7.0\n')
     assert f"history={tmp_path / 'history'}\n" in page(port, "/settings")[1]
 
 

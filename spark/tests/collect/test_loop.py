@@ -101,7 +101,7 @@ def test_failing_disk_leaves_no_partial_file(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cometmq.spark.tables.arrow.pq.write_table", fail)
+    monkeypatch.setattr("pyarrow.parquet.write_table", fail)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path, _snapshot(8))
     assert _files(tmp_path) == []
