@@ -171,7 +171,8 @@ dashboards: setup ## Generate the Grafana dashboards
 	$(BIN)/python deploy/dashboards.py
 
 .PHONY: load
-load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="churn --churn-seconds 600 --java 2")
+load: setup ## Members that come and go, crowds, floods, silent peers; tests that measure (ARGS="churn --churn-seconds 600 --java 2")
+	$(BIN)/pytest -q -m load
 	$(BIN)/python -m tests.load.run $(ARGS)
 
 .PHONY: compat

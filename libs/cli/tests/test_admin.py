@@ -153,6 +153,7 @@ def test_small_numbers_mean_the_first_message_in_mqadmins_commands():
     assert moment("now") == moment("-1") == END
 
 
+@pytest.mark.load
 def test_a_command_starts_quickly(suite):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [str(PROGRAM), "cluster", "--json", "-n", suite.namesrv]

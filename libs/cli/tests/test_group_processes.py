@@ -203,6 +203,7 @@ def idle_shares(processes):
     return {name: (after[name] - before[name]) / passed_s for name in pids}
 
 
+@pytest.mark.load
 def test_the_members_and_electors_of_an_idle_group_take_little_of_a_core(processes):
     """A member took 4 % with three electors, and an elector 1.7 %: each elector asked each member
     twice a second, each of its watches looked at the report 20 times a second, and the record was

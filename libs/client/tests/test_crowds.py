@@ -49,6 +49,7 @@ async def growth(calls: Callable[[int], Call]) -> float:
     return min(factors)
 
 
+@pytest.mark.load
 async def test_waiting_for_room_costs_the_same_in_a_crowd() -> None:
     def sends(count: int) -> Call:
         room = Room(count // 2)  # so that half of the sends end in the same turn of the loop
@@ -62,6 +63,7 @@ async def test_waiting_for_room_costs_the_same_in_a_crowd() -> None:
     assert await growth(sends) < GROWTH_MAX
 
 
+@pytest.mark.load
 async def test_waiting_in_vain_for_a_lookup_costs_the_same_in_a_crowd() -> None:
     background = TaskSet(NO_LOG)
     renewals = Renewals(background)

@@ -115,6 +115,7 @@ async def asked_in(client: RemotingClient, address: str, round_s: float) -> floa
     return count / (thread_time() - worked_s)
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_a_flood_of_requests_slows_no_other_broker(
     kind: str, caplog: pytest.LogCaptureFixture

@@ -48,6 +48,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
     return given
 
 
+@pytest.mark.load
 async def test_a_large_table_is_decoded_beside_the_loop(
     answer: Answer, turns_s: list[float]
 ) -> None:
@@ -60,6 +61,7 @@ async def test_a_large_table_is_decoded_beside_the_loop(
     assert max(turns_s) < TURN_S_MAX
 
 
+@pytest.mark.load
 @pytest.mark.parametrize(
     "code", [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO]
 )

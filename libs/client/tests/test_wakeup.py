@@ -24,6 +24,7 @@ async def woken(wakeup: Wakeup) -> float:
     return monotonic()
 
 
+@pytest.mark.load
 async def test_the_first_waits_end_at_once_and_the_next_after_a_pause() -> None:
     wakeup, begin_s = Wakeup(apart_ms=100), monotonic()
     ended_s = [await woken(wakeup) for _ in range(2 * AT_ONCE)]

@@ -30,6 +30,7 @@ TURN_S_MAX: Final = 0.1
 before queues were opened, stored and left in parts."""
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
 async def test_a_consumer_of_many_queues_holds_the_loop_shortly(
     cluster: MemoryCluster, kind: Any, turns_s: list[float]

@@ -228,6 +228,7 @@ def large():
     return master(topics=topics, groups=groups, offsets=offsets, queues=queues)
 
 
+@pytest.mark.load
 def test_a_large_cluster_is_summed_quickly():
     answers = large()
     begun = process_time()

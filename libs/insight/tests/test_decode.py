@@ -130,6 +130,7 @@ def test_an_incomplete_gzip_shows_its_beginning():
     assert found.note == "the gzip data ends early"
 
 
+@pytest.mark.load
 def test_a_body_of_4_mb_is_cut():
     for body in (b"x" * (4 << 20), b"\xff" * (4 << 20), b'["' + b"y" * (4 << 20) + b'"]'):
         begun = process_time()
@@ -202,6 +203,7 @@ def test_every_messagepack_map_and_list_is_read(value, chars):
     assert (part.text, part.is_cut) == (found.text[:chars], len(found.text) > chars)
 
 
+@pytest.mark.load
 def test_only_the_shown_part_of_messagepack_costs_time():
     """On a quiet core, 7 ms instead of 300 ms."""
     body, spent = msgspec.msgpack.encode(["\u200e\n" * 1_000_000]), []

@@ -37,6 +37,7 @@ def send(topic: str, body: bytes, opaque: int, *, batch: bool = False, text: str
     return frame(code, ext, body, opaque=opaque)
 
 
+@pytest.mark.load
 @lanes
 @pytest.mark.parametrize("count", [3_000, 65_536])
 def test_batches_hold_the_loop_for_a_bounded_time(lane: bool, count: int) -> None:
@@ -125,6 +126,7 @@ def texts(kind: str) -> list[bytes]:
     return [b"b\x01c\x02" * 2_000] * 500
 
 
+@pytest.mark.load
 @lanes
 @pytest.mark.parametrize("kind", ["keys", "separators", "pairs"])
 def test_batches_of_costly_properties_hold_the_loop_for_a_bounded_time(
@@ -178,6 +180,7 @@ def test_a_batch_with_many_keys_is_stored_in_steps(lane: bool, count: int) -> No
 SENDS_WITH_KEYS = 15
 
 
+@pytest.mark.load
 @lanes
 @pytest.mark.parametrize("connection_count", [1, 8])
 def test_sends_with_thousands_of_keys_hold_the_loop_for_a_bounded_time(

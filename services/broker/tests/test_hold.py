@@ -219,6 +219,7 @@ def crowded(table: HoldTable, connection_count: int, *, code: int | None = None)
     return pulls
 
 
+@pytest.mark.load
 def test_an_arrival_visits_many_pulls_of_a_queue_in_parts(table: HoldTable) -> None:
     """An account may hold 100,000 pulls of one queue, and send to it."""
     crowded(table, 300)
@@ -232,6 +233,7 @@ def test_an_arrival_visits_many_pulls_of_a_queue_in_parts(table: HoldTable) -> N
     assert len(table.ready) == 300 * SAME_QUEUE_MAX
 
 
+@pytest.mark.load
 def test_visits_for_many_tags_at_once_are_as_short(table: HoldTable) -> None:
     """An account may also send messages with thousands of tags while its pulls are visited."""
     crowded(table, 300, code=B)
@@ -317,6 +319,7 @@ def test_large_filters_make_room_for_others(table: HoldTable) -> None:
     assert table.size_bytes == sum(one.size_bytes for one in usual)
 
 
+@pytest.mark.load
 def test_a_connection_with_many_pulls_ends_quickly(table: HoldTable) -> None:
     holds = [HOLD_S_MAX]
     while holds[-1] >= HOLD_S_MAX:

@@ -102,6 +102,7 @@ async def pull_all(broker: ScriptedBroker, text: str, pull_count: int) -> float:
     return holds.longest_s
 
 
+@pytest.mark.load
 @lanes
 @pytest.mark.parametrize("seed", range(12))
 def test_filters_hold_the_loop_for_a_bounded_time(lane: bool, seed: int) -> None:
@@ -221,6 +222,7 @@ BODIES: dict[str, tuple[int, dict[str, str], Callable[[], bytes]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.load
 @lanes
 @pytest.mark.parametrize("name", BODIES)
 def test_bodies_hold_the_loop_for_a_bounded_time(lane: bool, name: str) -> None:
@@ -248,6 +250,7 @@ def test_bodies_hold_the_loop_for_a_bounded_time(lane: bool, name: str) -> None:
     run_broker(lane, work)
 
 
+@pytest.mark.load
 @lanes
 def test_many_locks_that_come_and_go_hold_the_loop_for_a_bounded_time(lane: bool) -> None:
     """Each is counted against the share of its peer, which takes longer than to renew it."""
@@ -297,6 +300,7 @@ def value_of(field: msgspec.structs.FieldInfo) -> str:
     return "false" if "bool" in kind else "1" if "int" in kind.lower() else ""
 
 
+@pytest.mark.load
 def test_no_request_holds_the_loop_whatever_the_tables_contain() -> None:
     """Each code is asked for a group in many topics, and a topic with many groups."""
 
@@ -362,6 +366,7 @@ def fill_one_of_each(broker: ScriptedBroker) -> None:
         whole.clients.producers.register(f"group-{number}", client)
 
 
+@pytest.mark.load
 def test_long_answers_are_made_in_steps() -> None:
     async def ask(broker: ScriptedBroker, code: int) -> float:
         connected = broker.connect()

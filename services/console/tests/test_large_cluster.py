@@ -72,6 +72,7 @@ def large(sites):
     return site
 
 
+@pytest.mark.load
 @pytest.mark.parametrize(
     "path",
     ["/", "/brokers", "/topics", "/topics?sort=-lag&size=100", "/topics?find=7&sort=in",
@@ -88,6 +89,7 @@ async def test_lists_are_quick(large, path):
     assert best_s < BUDGET_S
 
 
+@pytest.mark.load
 def test_what_is_wrong_is_found_quickly_with_many_brokers(large):
     brokers = [broker(number) for number in range(200)]
     found, best_s = msgspec.structs.replace(large.snapshot, brokers=brokers), float("inf")

@@ -8,6 +8,8 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from cometmq.remoting.commands.namesrv import GetKvConfig, PutKvConfig
 from cometmq.remoting.transport import ClientSettings, RemotingClient
 from cometmq.runtime.clock import SystemClock
@@ -54,6 +56,7 @@ def memory_mb(pid: int, field: str) -> int:
     raise AssertionError(field)
 
 
+@pytest.mark.load
 async def test_20_000_puts_from_8_connections_are_answered_in_bounded_memory(tmp_path):
     clients = [
         RemotingClient(

@@ -105,6 +105,7 @@ def test_every_code_is_examined() -> None:
     assert LONG_HEADERS & HANDLERS.keys() == {Code.PUT_KV_CONFIG}
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("code", sorted(HANDLERS.keys()))
 async def test_the_largest_requests_hold_the_loop_for_a_bounded_time(
     namesrv: Namesrv, code: int

@@ -142,6 +142,7 @@ async def answers(wire: Wire, count: int) -> list[Any]:
     return [decode_header(*found[:2]) for found in frames_of(bytes(wire.sent))]
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("name", BODIES)
 async def test_registrations_hold_the_loop_for_a_bounded_time(namesrv: Namesrv, name: str) -> None:
     more, make = BODIES[name]
@@ -248,6 +249,7 @@ def fill(namesrv: Namesrv, connection: Any) -> None:
         namesrv.kv_config.put("NS", f"key-{number}", "x" * 60)
 
 
+@pytest.mark.load
 async def test_no_request_holds_the_loop_whatever_the_tables_contain(namesrv: Namesrv) -> None:
     requests = {**{code: PLAIN for code in HANDLERS if code not in REQUESTS}, **REQUESTS}
     assert requests.keys() == HANDLERS.keys()
@@ -326,6 +328,7 @@ async def test_a_removed_broker_may_return_before_its_topics_are_swept(namesrv: 
     assert finish(namesrv.routes.topics.selecting(lambda queues: "b1" in queues)) == ["new"]
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("text", ["x" * 60, '"' * 40, "\x01" * 60_000])
 async def test_key_values_at_their_limit_hold_the_loop_for_a_bounded_time(
     namesrv: Namesrv, text: str
@@ -362,6 +365,7 @@ def fill_clusters(namesrv: Namesrv, connection: Any, count: int, first: int = 0)
         finish(namesrv.routes.registering(work, connection=connection, now_ms=0))
 
 
+@pytest.mark.load
 async def test_a_connection_that_ends_with_many_brokers_holds_the_loop_briefly(
     namesrv: Namesrv,
 ) -> None:
@@ -384,6 +388,7 @@ async def test_a_connection_that_ends_with_many_brokers_holds_the_loop_briefly(
         assert len(namesrv.routes.live_brokers()) == 4_901
 
 
+@pytest.mark.load
 async def test_brokers_that_expire_together_hold_the_loop_briefly(namesrv: Namesrv) -> None:
     holds = [HOLD_S_MAX]
     port = Port(namesrv)

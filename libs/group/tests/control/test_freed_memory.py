@@ -6,6 +6,8 @@ import contextlib
 import struct
 import time
 
+import pytest
+
 from cometmq.control.server import ControlServer
 from cometmq.runtime.process.freed_memory import GROWTH_BYTES, anonymous_bytes
 
@@ -36,6 +38,7 @@ async def flood(port: int, end_s: float) -> None:
                 writer.transport.abort()
 
 
+@pytest.mark.load
 async def test_the_memory_of_a_flood_of_headers_is_returned(
     server: ControlServer,
 ) -> None:

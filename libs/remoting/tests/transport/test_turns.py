@@ -54,6 +54,7 @@ def slow_later(served: list[tuple[str, int]]) -> Any:
     return handle
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("make", [slow_now, slow_later])
 async def test_a_flood_of_slow_requests_delays_others_by_a_few(
     make: Any, start_server: Any, eventually: Any, connect_raw: Any
@@ -120,6 +121,7 @@ async def test_no_connection_starves(start_server: Any, eventually: Any, connect
     await eventually(lambda: count == 20_000)
 
 
+@pytest.mark.load
 async def test_work_that_follows_requests_is_charged_to_their_connections(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
@@ -167,6 +169,7 @@ async def test_work_that_follows_requests_is_charged_to_their_connections(
     assert sorted(delays)[4] < 60
 
 
+@pytest.mark.load
 async def test_a_connection_that_the_system_interrupts_stays_fast(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:

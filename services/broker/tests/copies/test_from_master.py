@@ -198,6 +198,7 @@ def offset(number: int) -> str:
     return f'"T{number}@G{number % 100}":{{0:{number},1:{number},2:{number},3:{number}}}'
 
 
+@pytest.mark.load
 @pytest.mark.parametrize(
     ("code", "body"),
     [

@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.send import SendMessageV2
@@ -42,6 +44,7 @@ async def assert_settles_below(share_max: float, share: Callable[[], Awaitable[f
             shares.append(await share())
 
 
+@pytest.mark.load
 async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path) -> None:
     """Java clients commit every 5 s, even without new messages."""
     file = tmp_path / "store" / "config" / "consumerOffset.json"
@@ -68,6 +71,7 @@ TOPICS, GROUPS_PER_TOPIC, QUEUES = 2_000, 2, 4
 IDLE_SHARE_MAX = 0.015
 
 
+@pytest.mark.load
 async def test_a_broker_with_thousands_of_groups_that_lag_costs_little_when_idle(
     tmp_path: Path,
 ) -> None:

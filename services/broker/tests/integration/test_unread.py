@@ -170,6 +170,7 @@ async def least_memory_mb(pid: int, wanted_mb: int) -> int:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("native", ["true", "false"])
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
 async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
@@ -218,6 +219,7 @@ def batch(count: int) -> bytes:
     return struct.pack(">IIIIIcH", 23, 0, 0, 0, 1, b"x", 0) * count
 
 
+@pytest.mark.load
 async def test_memory_of_searches_that_nobody_reads_is_given_back(
     tmp_path: Path, deaf: list[socket.socket]
 ) -> None:
@@ -257,6 +259,7 @@ async def test_memory_of_searches_that_nobody_reads_is_given_back(
     assert kept_mb <= before_mb + kept_mb_max
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("native", ["true", "false"])
 async def test_an_idle_connection_costs_what_is_documented(
     tmp_path: Path, deaf: list[socket.socket], native: str

@@ -233,6 +233,7 @@ def serve(broker: Broker, call: Call[Any]) -> None:
     answer(broker, call, lambda: HANDLERS[call.code](broker, call))  # type: ignore[arg-type,return-value]
 
 
+@pytest.mark.load
 async def test_a_flood_of_long_lists_takes_little_memory(broker: Broker) -> None:
     """Without the limit, it would take 36 MiB."""
     empty = struct.pack(">5ih", 22, 0, 0, 0, 0, 0)
@@ -242,6 +243,7 @@ async def test_a_flood_of_long_lists_takes_little_memory(broker: Broker) -> None
     assert await peak_of_flood(broker, Code.QUERY_CONSUME_QUEUE, header) < 3 * FLOOD_LIMIT
 
 
+@pytest.mark.load
 async def test_a_flood_of_searches_for_large_messages_takes_little_memory(broker: Broker) -> None:
     """Without the limit, it would take 30 MiB."""
     for _ in range(LARGE_COUNT):
