@@ -64,6 +64,21 @@ async def test_a_message_may_be_sent_again_under_its_id(cluster: MemoryCluster) 
     assert {m.message_id for m in cluster.messages("T")} == {message.message_id}
 
 
+@pytest.mark.parametrize("day", [0, 30])
+async def test_a_message_is_found_by_its_key_whatever_time_the_key_tells(
+    cluster: MemoryCluster, day: int
+) -> None:
+    """mqadmin 4.9.4 begins its search at the day of the key, for which it guesses the month."""
+    async with (
+        Producer("pg", cluster.namesrv) as producer,
+        AdminClient(cluster.namesrv) as admin,
+    ):
+        now = producer.new_message_id()
+        key = f"{now[:-12]}{day * 86_400_000:08X}{now[-4:]}"
+        await producer.send(Message("T", b"x", message_id=key))
+        assert [it.body for it in await admin.query_by_unique_key("T", key)] == [b"x"]
+
+
 async def test_an_id_of_the_wrong_kind_names_the_right_call(cluster: MemoryCluster) -> None:
     """Both kinds are 32 hex digits, so only brokers can tell them apart."""
     async with (
