@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--modules", type=int, default=20)
     parser.add_argument("--changes", type=int, default=10, help="of each module")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--near", action="store_true", help="only the tests that import the module")
     arguments = parser.parse_args()
     listed = _run("git", "ls-files", "libs/*/src/*.py", "services/*/src/*.py").stdout.split()
     modules = [it for it in listed if (ROOT / it).read_text().count("\n") >= LINES_MIN]
@@ -134,7 +135,8 @@ def main() -> None:
             (ROOT / module).write_text(new)
             try:
                 by = "near" if tests and is_noticed(tests) else ""
-                by = by or ("member" if is_noticed([member_of(module)]) else "")
+                if not by and not arguments.near:
+                    by = "member" if is_noticed([member_of(module)]) else ""
             finally:
                 (ROOT / module).write_text(text)
             count += 1
