@@ -14,7 +14,7 @@ from cometmq.console.pages import PAGES
 from cometmq.insight import judge as judge_rules
 from cometmq.insight import rules
 from cometmq.insight.asking import Queue
-from cometmq.insight.finding import Condition
+from cometmq.insight.finding import Finding
 from cometmq.insight.findings import RULES, Findings, Severity, findings
 from cometmq.insight.history import History, Place
 from cometmq.insight.judge import Status
@@ -329,7 +329,7 @@ def test_every_rule_is_applied_once():
         for info in folder
         for name, it in inspect.getmembers(importlib.import_module(info.name), inspect.isfunction)
         if it.__module__ == info.name and not name.startswith("_")
-        if get_type_hints(it)["return"] == Iterator[Condition]
+        if get_type_hints(it)["return"] == Iterator[Finding]
     }
     assert written == set(RULES)
     assert len(written) == len(RULES)

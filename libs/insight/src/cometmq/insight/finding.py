@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of a finding."""
+"""The form of a finding, and what all findings of a rule have in common."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,25 +26,54 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that a rule has found in one snapshot."""
+class Kind(NamedTuple):
+    """What the findings of a rule have in common, unless one says otherwise."""
 
-    rule: str
     severity: Severity
-    subject: str
-    """The broker, group or topic that has the problem."""
-    text: str
-    remedy: str
     runbook: str
     """The file in docs/runbooks."""
-    command: str
+    page: str = "brokers"
+    """The console's page about the problem, relative to its prefix."""
+    command: str = "cometmq cluster"
     """The command that shows the problem."""
-    page: str
-    """The console's page about the problem, relative to its prefix, without names that need
-    escaping.
-    """
-    since: Since | None = None
-    """When it began; None if the rule does not know."""
+
+
+_BAD, _WARN, _INFO = Severity
+KINDS: Final[Mapping[str, Kind]] = {
+    "no-broker": Kind(_BAD, "program-down.md"),
+    "broker-down": Kind(_BAD, "program-down.md"),
+    "no-master": Kind(_BAD, "group-degraded.md"),
+    "no-elector": Kind(_WARN, "group-degraded.md"),
+    "routes-missing": Kind(_BAD, "namesrv-unreachable.md"),
+    "topic-unrouted": Kind(_BAD, "namesrv-unreachable.md", "topics"),
+    "accounts-broken": Kind(_BAD, "accounts-broken.md"),
+    "releases-differ": Kind(_INFO, "releases-differ.md"),
+    "writes-refused": Kind(_BAD, "writes-refused.md"),
+    "messages-damaged": Kind(_BAD, "store-damaged.md"),
+    "disk-full": Kind(_WARN, "disk-full.md"),
+    "copies-missing": Kind(_WARN, "group-degraded.md"),
+    "copy-behind": Kind(_WARN, "slave-does-not-follow.md"),
+    "certificate-expires": Kind(
+        _WARN, "certificate-expires.md", command="cometmq check certificate"
+    ),
+    "messages-lost": Kind(_BAD, "lag-grows.md", "groups"),
+    "group-stopped": Kind(_WARN, "lag-grows.md", "groups"),
+    "group-stuck": Kind(_WARN, "lag-grows.md", "groups"),
+    "lag-grows": Kind(_WARN, "lag-grows.md", "groups"),
+    "group-behind": Kind(_WARN, "lag-grows.md", "groups"),
+    "messages-skipped": Kind(_BAD, "lag-grows.md", "groups"),
+    "messages-stranded": Kind(_WARN, "lag-grows.md", "groups"),
+    "dead-letters": Kind(_WARN, "dead-letters.md", "dead-letters"),
+    "subscriptions-disagree": Kind(_BAD, "lag-grows.md", "groups"),
+    "half-messages": Kind(_WARN, "half-messages-pile-up.md", "transactions"),
+    "push-back": Kind(_WARN, "requests-refused.md", "push-back", "cometmq top refused"),
+    "dead-at-once": Kind(_WARN, "dead-letters.md", "dead-letters", "cometmq dlq list"),
+    "checks-unanswered": Kind(_WARN, "half-messages-pile-up.md", "transactions"),
+    "nobody-reads": Kind(_INFO, "lag-grows.md", "topics"),
+    "topic-closed": Kind(_WARN, "requests-refused.md", "topics"),
+}
+NOW: Final = Since(0)
+"""The beginning of a problem if its rule does not know it: the first snapshot with the problem."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     severity: Severity
     subject: str
+    """The broker, group or topic that has the problem."""
     since: Since
     text: str
     remedy: str
@@ -66,6 +98,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self, now_ms: int) -> str:
         """Return what is wrong, since when, and what to do."""
         return f"{self.text}, {since_text(self.since, now_ms)}; {self.remedy}"
+
+
+def found(
+    rule: str, subject: str, text: str, remedy: str, *, since: Since | None = None, **more: Any
+) -> Finding:
+    """Return a finding of a rule; `more` are fields that differ from those of its kind, or None."""
+    own = {name: it for name, it in more.items() if it}
+    fields: dict[str, Any] = {**KINDS[rule]._asdict(), **own}
+    return Finding(
+        rule=rule, subject=subject, text=text, remedy=remedy, since=since or NOW, **fields
+    )
 
 
 def since_text(since: Since, now_ms: int) -> str:

@@ -8,29 +8,25 @@ ones. `cometmq doctor`, `cometmq report` and the console show the findings.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cometmq.insight.finding import Condition, Finding, Severity
+import msgspec
+
+from cometmq.insight.finding import NOW, Finding, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
-from cometmq.insight.rules import brokers, clients, consuming, stores
+from cometmq.insight.rules import brokers, clients, consuming
 
 __all__ = ["RULES", "Finding", "Findings", "Severity", "findings"]
 
-Rule = Callable[[Snapshot, History], Iterable[Condition]]
+Rule = Callable[[Snapshot, History], Iterable[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (
     brokers.unregistered,
     brokers.unreachable,
     brokers.masterless,
-    brokers.electorless,
-    brokers.routes_missing,
     brokers.topics_unrouted,
-    brokers.accounts_broken,
+    brokers.faulty,
+    brokers.disk_fills,
     brokers.releases_differ,
-    stores.writes_refused,
-    stores.messages_damaged,
-    stores.disk_fills,
-    stores.copies_missing,
-    stores.slaves_behind,
     brokers.certificates_expiring,
     consuming.lost,
     consuming.judged,
@@ -59,20 +55,11 @@ def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding
     places: dict[str, int] = {}
     for place, rule in enumerate(RULES):
         for it in rule(snapshot, kept):
-            key = f"{_PREFIX}{it.rule}:{it.subject}"
-            since = it.since or kept.since(key, snapshot.taken_ms)
+            key = f"{_PREFIX}{it.key}"
+            if it.since is NOW:
+                it = msgspec.structs.replace(it, since=kept.since(key, snapshot.taken_ms))  # noqa: PLW2901  # the same problem
+            found[key] = it
             places[it.rule] = place
-            found[key] = Finding(
-                rule=it.rule,
-                severity=it.severity,
-                subject=it.subject,
-                since=since,
-                text=it.text,
-                remedy=it.remedy,
-                runbook=it.runbook,
-                command=it.command,
-                page=it.page,
-            )
     kept.keep_only(found, _PREFIX)
     return sorted(found.values(), key=lambda it: (it.severity.rank, places[it.rule], it.subject))
 

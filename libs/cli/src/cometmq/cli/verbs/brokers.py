@@ -14,8 +14,9 @@ from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient, ClusterMember
-from cometmq.client.admin.figures import BrokerFigures, GroupCopies
+from cometmq.client.admin.figures import BrokerFigures
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.insight.rules.brokers import Fault, faults_of
 from cometmq.insight.times import shown
 from cometmq.insight.words import sized
 
@@ -32,9 +33,6 @@ NARROW: Final[Mapping[str, str]] = {
 """The columns that fit on 80 characters, after the broker's name and id, with their headings."""
 SLOW_REASONS: Final = 3
 
-FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
-ACCOUNTS_REMEDY: Final = "correct it as accounts.unreadable in the broker's log says"
-REMEDY: Final = "look at its disk, its log and its /readyz"
 
 app = App()
 
@@ -107,7 +105,8 @@ def show_cluster(
         if member.failure is not None:
             note_missing(member.broker_name, member.address, member.failure)
         else:
-            _note_faults(member)
+            for it in _faults(member):
+                MISSING[f"{member.address} {it.word}"] = f"{it.text}; {it.remedy}"
             _note_misspelt(member)
 
 
@@ -144,44 +143,14 @@ def _note_absent(names: Iterable[str], cluster: str | None) -> None:
         )
 
 
-def _note_faults(member: ClusterMember) -> None:
-    """Record the faults of a broker that answers, with a remedy."""
-    place = f"{member.broker_name} ({member.address})"
-    if reasons := _refusal(member):
-        MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"
-    elif reason := _unfit(member):
-        MISSING[member.address] = (
-            f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
-        )
-    if reason := _missing_slave(member):
-        MISSING[f"{member.address}/slave"] = (
-            f"broker {place} is a SYNC_MASTER, but its slave is {reason}: it stores messages"
-            " without a second copy, and sends end with SLAVE_NOT_AVAILABLE; start the slave, or"
-            " look at its log"
-        )
-    if reason := _missing_routes(member):
-        MISSING[f"{member.address}/routes"] = (
-            f"broker {place} is {reason}: clients that ask these name servers do not find it;"
-            " remove the cause, and the broker registers again by itself"
-        )
-    if _is_elector_missing(member):
-        MISSING[f"{member.broker_name}/elector"] = (
-            f"no elector looks after broker {place}, so nobody replaces a lost master of this"
-            " group: start one (cometmq elector, or the operator), or look at its /readyz"
-        )
-    if file := _broken_accounts(member):
-        MISSING[f"{member.address}/accounts"] = (
-            f"broker {place} cannot use its account file {file}: it serves the accounts read"
-            f" before, and will not start again; {ACCOUNTS_REMEDY}"
-        )
-    if (copies := _copies(member)) is not None:
-        numbers = ", ".join(map(str, copies.missing))
-        verb, them = ("is", "it") if len(copies.missing) == 1 else ("are", "them")
-        MISSING[f"{member.address}/copies"] = (
-            f"broker group {member.broker_name} lacks copies: brokerId {numbers} {verb} not in sync"
-            f" ({len(copies.in_sync)} of {len(copies.members)} are, minInSync is"
-            f" {copies.min_in_sync}); start {them}, or wait for {them} to catch up"
-        )
+def _faults(member: ClusterMember) -> list[Fault]:
+    """Return the problems of a broker, worst first; none if it does not answer."""
+    if member.figures is None:
+        return []
+    is_master = member.broker_id == MASTER_ID
+    word = "broker" if is_master else "slave"
+    whose = f"{word} {member.broker_name} ({member.address})"
+    return faults_of(whose, member.figures, is_master=is_master)
 
 
 def _note_misspelt(member: ClusterMember) -> None:
@@ -214,42 +183,6 @@ def _ends_of_masters(members: list[ClusterMember]) -> dict[tuple[str, str], int]
     }
 
 
-def _unfit(member: ClusterMember) -> str:
-    """Return why a slave cannot follow its master."""
-    is_slave = member.broker_id != MASTER_ID
-    return member.figures.not_following if is_slave and member.figures else ""
-
-
-def _refusal(member: ClusterMember) -> str:
-    """Return why a master accepts no messages; slaves never accept any."""
-    is_master = member.broker_id == MASTER_ID
-    return member.figures.writes_refused if is_master and member.figures else ""
-
-
-def _missing_slave(member: ClusterMember) -> str:
-    """Return why a SYNC_MASTER has no second copy."""
-    return member.figures.slave_missing if member.figures else ""
-
-
-def _missing_routes(member: ClusterMember) -> str:
-    """Return which name servers do not list a broker."""
-    return member.figures.routes_missing if member.figures else ""
-
-
-def _is_elector_missing(member: ClusterMember) -> bool:
-    return member.figures is not None and member.figures.is_elector_missing
-
-
-def _broken_accounts(member: ClusterMember) -> str:
-    return member.figures.accounts_broken if member.figures else ""
-
-
-def _copies(member: ClusterMember) -> GroupCopies | None:
-    """Return the copies of the broker group whose master this broker is, if one is missing."""
-    copies = member.figures.copies if member.figures else None
-    return copies if copies is not None and copies.missing else None
-
-
 def _row(
     member: ClusterMember,
     number: int | None,
@@ -267,6 +200,8 @@ def _row(
     if figures is None:
         return [*place, *[None] * (len(COLUMNS) - len(place) - 1), str(member.failure)]
     ratio = figures.commit_log_disk_ratio
+    words = "; ".join(it.word for it in _faults(member))
+    state = words or ("read-only" if is_read_only else "ok")
     behind = None
     if role == "slave" and master_end is not None:
         behind = max(0, master_end - figures.log_max_offset)
@@ -282,7 +217,7 @@ def _row(
         figures.send_path.partition(":")[0] or None,
         None if figures.slow_share is None else round(100 * figures.slow_share, 1),
         _slow_reasons(figures) or None,
-        _state(member, is_read_only=is_read_only) if has_master else "no master: nobody can send",
+        state if has_master else "no master: nobody can send",
     ]
 
 
@@ -290,23 +225,3 @@ def _slow_reasons(figures: BrokerFigures) -> str:
     """Return the most frequent reasons why requests left the native path, with their codes."""
     rows = sorted(figures.slow_requests, key=lambda row: row.count, reverse=True)
     return ", ".join(f"{row.code} {row.reason.replace('_', ' ')}" for row in rows[:SLOW_REASONS])
-
-
-def _state(member: ClusterMember, *, is_read_only: bool) -> str:
-    copies = _copies(member)
-    missing = "" if copies is None else f"lacks copies: {', '.join(map(str, copies.missing))}"
-    if reasons := _refusal(member):
-        return f"takes no messages: {reasons}" + (f"; {missing}" if missing else "")
-    if missing:
-        return missing
-    if reason := _unfit(member):
-        return f"cannot follow: {reason}"
-    if reason := _missing_slave(member):
-        return f"no second copy: slave {reason}"
-    if reason := _missing_routes(member):
-        return reason
-    if _is_elector_missing(member):
-        return "no elector"
-    if file := _broken_accounts(member):
-        return f"account file broken: {file}"
-    return "read-only" if is_read_only else "ok"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cometmq.insight.finding import Condition, Severity
+from cometmq.insight.finding import Finding, Severity, found
 from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.words import command, counted, lasting
@@ -56,7 +56,7 @@ _NO_ADMIN: Final = "Need admin permission"
 _DISK_FULL: Final = "has a full disk"
 
 
-def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+def half_messages(snapshot: Snapshot, history: History) -> Iterator[Finding]:
     """Find brokers with many transactions that may be open."""
     for it in known(snapshot.half_messages):
         key = f"half:{it.broker}"
@@ -64,22 +64,17 @@ def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             history.conditions.pop(key, None)
             continue
         since = history.since(key, snapshot.taken_ms)
-        yield Condition(
-            rule="half-messages",
-            severity=Severity.WARNING,
-            subject=it.broker,
-            text=f"up to {counted(it.waiting_max, 'transaction')} are open at {it.broker}",
-            remedy=(
-                "see whether a txn-checker runs, and whether the producers answer: cometmq txn list"
-            ),
-            runbook="half-messages-pile-up.md",
+        yield found(
+            "half-messages",
+            it.broker,
+            f"up to {counted(it.waiting_max, 'transaction')} are open at {it.broker}",
+            "see whether a txn-checker runs, and whether the producers answer: cometmq txn list",
             command=command("txn list", options=("-b", it.broker)),
-            page="transactions",
             since=since,
         )
 
 
-def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def refused(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find requests that brokers refused lately."""
     refusals = known(unexpected_refusals(snapshot))
     for it in refusals:
@@ -91,51 +86,41 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         name = request_name(it.code)
         about = f" for {it.subject}" if it.subject else ""
         lacks_topic = it.subject and it.response == ResponseCode.TOPIC_NOT_EXIST
-        yield Condition(
-            rule="push-back",
-            severity=Severity.WARNING,
-            subject=_what(it),
-            text=(
-                f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one"
-                f" {lasting(ago_ms / 1_000)} ago of {it.peer}: {plain_remark(it.remark)}"
-            ),
-            remedy=advice_for(it.code, it.response, it.remark),
+        yield found(
+            "push-back",
+            _what(it),
+            f"{it.broker} refused {counted(it.count, 'time')} {name}{about}, the last one"
+            f" {lasting(ago_ms / 1_000)} ago of {it.peer}: {plain_remark(it.remark)}",
+            advice_for(it.code, it.response, it.remark),
             runbook=runbook_for(it.response, it.remark),
-            command=command("topic create", it.subject) if lacks_topic else "cometmq top refused",
-            page="push-back",
+            command=command("topic create", it.subject) if lacks_topic else "",
             since=Since(it.first_ms),
         )
 
 
-def habits(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def habits(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find what clients' libraries do without their users' knowledge."""
     for broker, it in snapshot.habits:
         if snapshot.taken_ms - it.last_ms > HABIT_MS:
             continue
-        is_dead = it.habit == Habit.DEAD_AT_ONCE
-        yield Condition(
-            rule="dead-at-once" if is_dead else "checks-unanswered",
-            severity=Severity.WARNING,
-            subject=f"{broker} {it.group}",
-            text=(
-                f"{it.group} makes a message a dead letter at its first failure:"
-                f" {counted(it.count, 'message')} at {broker}"
-                if is_dead
-                else f"the connected producers of {it.group} do not answer {broker} how their"
-                " transactions ended"
-            ),
-            remedy=(
+        if it.habit == Habit.DEAD_AT_ONCE:
+            rule, shown = "dead-at-once", ""
+            text = f"{it.group} makes a message a dead letter at its first failure:"
+            text += f" {counted(it.count, 'message')} at {broker}"
+            remedy = (
                 "its consumers allow no retry (maxReconsumeTimes 0, which is the default of Spring"
                 " Cloud Stream): set it to -1 or 16, then see cometmq dlq"
-                if is_dead
-                else "see whether they have a listener for checks; in a Go program, only the first"
+            )
+        else:
+            rule, shown = "checks-unanswered", command("txn list", options=("-b", broker))
+            text = f"the connected producers of {it.group} do not answer {broker} how their"
+            text += " transactions ended"
+            remedy = (
+                "see whether they have a listener for checks; in a Go program, only the first"
                 " transaction producer answers: start one for each program"
-            ),
-            runbook="dead-letters.md" if is_dead else "half-messages-pile-up.md",
-            command=command("dlq list") if is_dead else command("txn list", options=("-b", broker)),
-            page="dead-letters" if is_dead else "transactions",
-            since=Since(it.first_ms),
-        )
+            )
+        subject = f"{broker} {it.group}"
+        yield found(rule, subject, text, remedy, command=shown, since=Since(it.first_ms))
 
 
 def _may_pass(refusal: Refusal) -> bool:
@@ -270,26 +255,23 @@ def _is_expected(refusal: Refusal) -> bool:
     return refusal.code in _ACCOUNT_READS and is_unfounded
 
 
-def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find topics that get messages but have no consumers."""
     for topic in known(snapshot.topics):
         rate = topic.in_per_s
         is_read = topic.groups or topic.kind is not TopicKind.NORMAL
         if is_read or isinstance(rate, Unknown) or not rate:
             continue
-        yield Condition(
-            rule="nobody-reads",
-            severity=Severity.INFO,
-            subject=topic.name,
-            text=f"{rate:,.1f} messages per second go to {topic.name}, and no group reads it",
-            remedy="start a consumer, or stop sending",
-            runbook="lag-grows.md",
+        yield found(
+            "nobody-reads",
+            topic.name,
+            f"{rate:,.1f} messages per second go to {topic.name}, and no group reads it",
+            "start a consumer, or stop sending",
             command=command("topic describe", topic.name),
-            page="topics",
         )
 
 
-def closed_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def closed_topics(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find topics that producers may not write, or consumers may not read.
 
     A topic that all its brokers let clients only read is worth an information: this is how an
@@ -305,15 +287,13 @@ def closed_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             elif len(rights) > 1:
                 advice = "give it the same permission at each of its brokers"
             change = command("topic alter", topic.name, options=("--perm", "rw"))
-            yield Condition(
-                rule="topic-closed",
-                severity=Severity.INFO if is_read_only else Severity.WARNING,
-                subject=topic.name,
-                text=f"the topic {topic.name} cannot be {topic.lacks}",
-                remedy=f"{advice}: {change}",
-                runbook=_REQUEST_REFUSED,
+            yield found(
+                "topic-closed",
+                topic.name,
+                f"the topic {topic.name} cannot be {topic.lacks}",
+                f"{advice}: {change}",
+                severity=Severity.INFO if is_read_only else None,
                 command=command("topic describe", topic.name),
-                page="topics",
             )
 
 

@@ -2,9 +2,9 @@
 """Rules about consumer groups: unread messages, and messages that they will never read."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from cometmq.insight.finding import Condition, Severity
+from cometmq.insight.finding import Finding, Severity, found
 from cometmq.insight.history import History, Progress
 from cometmq.insight.judge import LATE_S, RISK_S, STATES, WINDOW_S, Status, judge
 from cometmq.insight.model import Group, Since, Snapshot, Unknown, known
@@ -58,20 +58,19 @@ def _read(snapshot: Snapshot) -> Iterator[Group]:
     return (it for it in known(snapshot.groups) if not it.is_system and not it.is_broadcasting)
 
 
-def lost(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def lost(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find groups that have lost messages."""
     for group in _read(snapshot):
         if group.lost:
-            yield _condition(
+            yield _found(
                 "messages-lost",
-                Severity.CRITICAL,
                 group,
                 f"{counted(group.lost, 'message')} were deleted before {group.name} read them",
                 STATES[Status.LOST].advice,
             )
 
 
-def judged(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+def judged(snapshot: Snapshot, history: History) -> Iterator[Finding]:
     """Find groups that have stopped, hang, or read too slowly.
 
     A single snapshot cannot show whether a group reads at all, so the severity of all is the same:
@@ -104,14 +103,14 @@ def judged(snapshot: Snapshot, history: History) -> Iterator[Condition]:
             rule, since, options = "group-behind", waiting, ("--watch", "5")
             pace, remedy = _pace(group)
             text = f"{has}{nothing and f' but{nothing}'}, and {unread}{pace}"
-        yield _condition(
+        yield _found(
             rule,
-            Severity.CRITICAL if "at_risk" in facts else Severity.WARNING,
             group,
             text + (f", the first of which is deleted in {_left(group)}" if _left(group) else ""),
             remedy,
+            severity=Severity.CRITICAL if "at_risk" in facts else None,
             since=since,
-            options=options,
+            command=command("lag", group.name, options=options),
         )
 
 
@@ -124,27 +123,9 @@ def _best_bound(still: Since | None, unread: Since | None) -> Since | None:
     return min(still, unread, key=lambda it: it.ms)
 
 
-def _condition(
-    rule: str,
-    severity: Severity,
-    group: Group,
-    text: str,
-    remedy: str,
-    *,
-    since: Since | None = None,
-    options: tuple[str, ...] = (),
-) -> Condition:
-    return Condition(
-        rule=rule,
-        severity=severity,
-        subject=group.name,
-        text=text,
-        remedy=remedy,
-        runbook="lag-grows.md",
-        command=command("lag", group.name, options=options),
-        page="groups",
-        since=since,
-    )
+def _found(rule: str, group: Group, text: str, remedy: str, **more: Any) -> Finding:
+    shown = {"command": command("lag", group.name), **more}
+    return found(rule, group.name, text, remedy, **shown)
 
 
 def _unread_since(snapshot: Snapshot, group: Group) -> Since | None:
@@ -176,51 +157,38 @@ def _pace(group: Group) -> tuple[str, str]:
     )
 
 
-def skips(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def skips(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find groups whose offsets are beyond the end of their queues."""
     for group in _read(snapshot):
         for it in group.topics:
             if it.skips:
-                yield Condition(
-                    rule="messages-skipped",
-                    severity=Severity.CRITICAL,
-                    subject=f"{group.name} in {it.topic}",
-                    text=(
-                        f"{group.name} will skip {counted(it.skips, 'message')} of {it.topic}: its"
-                        " offsets are beyond the end, as after the topic was deleted and created"
-                        " again"
-                    ),
-                    remedy=command("group reset", group.name, it.topic, options=("--to", "first")),
-                    runbook="lag-grows.md",
+                yield found(
+                    "messages-skipped",
+                    f"{group.name} in {it.topic}",
+                    f"{group.name} will skip {counted(it.skips, 'message')} of {it.topic}: its"
+                    " offsets are beyond the end, as after the topic was deleted and created again",
+                    command("group reset", group.name, it.topic, options=("--to", "first")),
                     command=command("lag", group.name),
-                    page="groups",
                 )
 
 
-def stranded(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def stranded(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find messages in queues that a topic no longer offers to readers."""
     for group in _read(snapshot):
         for it in group.topics:
             if it.unread_queues:
-                yield Condition(
-                    rule="messages-stranded",
-                    severity=Severity.WARNING,
-                    subject=f"{group.name} in {it.topic}",
-                    text=(
-                        f"{counted(it.unread_queues, 'message')} wait for {group.name} in queues of"
-                        f" {it.topic} that nobody reads, because the topic has fewer queues now"
-                    ),
-                    remedy=(
-                        f"{command('topic alter', it.topic, options=('--queues', 'N'))},"
-                        " with the old number"
-                    ),
-                    runbook="lag-grows.md",
+                yield found(
+                    "messages-stranded",
+                    f"{group.name} in {it.topic}",
+                    f"{counted(it.unread_queues, 'message')} wait for {group.name} in queues of"
+                    f" {it.topic} that nobody reads, because the topic has fewer queues now",
+                    f"{command('topic alter', it.topic, options=('--queues', 'N'))},"
+                    " with the old number",
                     command=command("lag", group.name),
-                    page="groups",
                 )
 
 
-def dead_letters(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def dead_letters(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find groups with dead letters that were not sent again; those that were are kept until they
     expire.
     """
@@ -232,29 +200,23 @@ def dead_letters(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
         if group.dead_sent:
             sent = f" that {'was' if left == 1 else 'were'} not sent again, and {group.dead_sent:,}"
             sent += f" that {'was' if group.dead_sent == 1 else 'were'}"
-        yield Condition(
-            rule="dead-letters",
-            severity=Severity.WARNING,
-            subject=group.name,
-            text=f"{group.name} has {counted(left, 'dead letter')}{sent}",
-            remedy=(
-                "correct what made its listener fail, which its log says, then send them again:"
-                f" {command('dlq replay', group.name, options=('--dry-run',))}"
-            ),
-            runbook="dead-letters.md",
+        yield _found(
+            "dead-letters",
+            group,
+            f"{group.name} has {counted(left, 'dead letter')}{sent}",
+            "correct what made its listener fail, which its log says, then send them again:"
+            f" {command('dlq replay', group.name, options=('--dry-run',))}",
             command=command("dlq show", group.name),
-            page="dead-letters",
             since=group.dead_since,
         )
 
 
-def disagreeing(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+def disagreeing(snapshot: Snapshot, _history: History) -> Iterator[Finding]:
     """Find groups whose members subscribe differently."""
     for group in known(snapshot.groups):
         if group.disagreements:
-            yield _condition(
+            yield _found(
                 "subscriptions-disagree",
-                Severity.CRITICAL,
                 group,
                 f"the members of {group.name} disagree: {listed(group.disagreements)}",
                 "all members of a group must subscribe to the same topics and tags",

@@ -12,6 +12,7 @@ from cometmq.console.pages.switchover import why_not
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Unreachable
+from cometmq.insight.rules.brokers import faults_of
 from cometmq.insight.words import command, percent, rate, sized
 from cometmq.remoting.codes import request_name
 
@@ -50,16 +51,8 @@ class Row(msgspec.Struct, frozen=True):
         if self.state is None:
             assert isinstance(self.broker.state, Unreachable)
             return [f"{self.broker.state.trouble}: {self.broker.state.reason}"]
-        figures = self.state.figures
-        texts = {
-            "takes no messages": figures.writes_refused if self.broker.is_master else "",
-            "cannot follow": figures.not_following if not self.broker.is_master else "",
-            "slave missing": figures.slave_missing,
-            "routes missing": figures.routes_missing,
-            "accounts broken": figures.accounts_broken,
-        }
-        found = [f"{what}: {why}" for what, why in texts.items() if why]
-        return found + (["no elector"] if figures.is_elector_missing else [])
+        faults = faults_of("", self.state.figures, is_master=self.broker.is_master)
+        return [it.word for it in faults]
 
 
 def columns(view: View) -> list[Column[Row]]:
