@@ -2,6 +2,7 @@
 """Explanations of codes, events and remarks."""
 
 import inspect
+import re
 from collections.abc import Collection
 
 import pytest
@@ -39,6 +40,8 @@ def remarks_of(module):
         elif inspect.isfunction(it) and it.__module__ == module.__name__:
             asked = inspect.signature(it).parameters.items()
             yield name, it(**{key: VALUES[of.annotation] for key, of in asked})
+        elif inspect.isbuiltin(it):  # `"...{}".format`
+            yield name, re.sub(r"\{\w*\}", "7", it.__self__)
 
 
 NO_REMARKS = {"FAQ_SUFFIX", "describe", "permission"}

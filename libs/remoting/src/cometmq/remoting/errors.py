@@ -117,14 +117,15 @@ class CodedError(CommandError):
 
     CODE: ClassVar[ResponseCode]
 
+    def __init_subclass__(cls, code: ResponseCode | None = None) -> None:
+        cls.CODE = code or cls.CODE  # AccessDenied and others have the code of their base
+
     def __init__(self, remark: str = "") -> None:
         super().__init__(int(self.CODE), remark)
 
 
-class ServerError(CodedError):
+class ServerError(CodedError, code=ResponseCode.SYSTEM_ERROR):
     """The server failed, or refused the request for a reason that has no code of its own."""
-
-    CODE = ResponseCode.SYSTEM_ERROR
 
 
 class AccessDenied(ServerError):
@@ -134,300 +135,127 @@ class AccessDenied(ServerError):
     """
 
 
-class SystemBusy(CodedError):
+class SystemBusy(CodedError, code=ResponseCode.SYSTEM_BUSY):
     """The server is overloaded; clients do not retry immediately."""
 
-    CODE = ResponseCode.SYSTEM_BUSY
 
-
-class RequestCodeNotSupported(CodedError):
+class RequestCodeNotSupported(CodedError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
     """The server does not serve this code."""
 
-    CODE = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
-
-class TransactionFailed(CodedError):
+class TransactionFailed(CodedError, code=ResponseCode.TRANSACTION_FAILED):
     """The transaction failed."""
 
-    CODE = ResponseCode.TRANSACTION_FAILED
 
-
-class FlushDiskTimeout(CodedError):
+class FlushDiskTimeout(CodedError, code=ResponseCode.FLUSH_DISK_TIMEOUT):
     """The message is stored, but was not flushed to disk in time."""
 
-    CODE = ResponseCode.FLUSH_DISK_TIMEOUT
 
-
-class SlaveNotAvailable(CodedError):
+class SlaveNotAvailable(CodedError, code=ResponseCode.SLAVE_NOT_AVAILABLE):
     """The message is stored but every slave lags too far behind, or the broker is a slave."""
 
-    CODE = ResponseCode.SLAVE_NOT_AVAILABLE
 
-
-class FlushSlaveTimeout(CodedError):
+class FlushSlaveTimeout(CodedError, code=ResponseCode.FLUSH_SLAVE_TIMEOUT):
     """The message is stored, but no slave received it in time."""
 
-    CODE = ResponseCode.FLUSH_SLAVE_TIMEOUT
 
-
-class MessageIllegal(CodedError):
+class MessageIllegal(CodedError, code=ResponseCode.MESSAGE_ILLEGAL):
     """The message is too long or malformed."""
 
-    CODE = ResponseCode.MESSAGE_ILLEGAL
 
-
-class ServiceNotAvailable(CodedError):
+class ServiceNotAvailable(CodedError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """The store is not accepting writes."""
 
-    CODE = ResponseCode.SERVICE_NOT_AVAILABLE
 
-
-class VersionNotSupported(CodedError):
-    """The peer's version is too old for this operation."""
-
-    CODE = ResponseCode.VERSION_NOT_SUPPORTED
-
-
-class NoPermission(CodedError):
+class NoPermission(CodedError, code=ResponseCode.NO_PERMISSION):
     """The permissions of the broker, topic or group forbid the operation."""
 
-    CODE = ResponseCode.NO_PERMISSION
 
-
-class TopicNotExist(CodedError):
+class TopicNotExist(CodedError, code=ResponseCode.TOPIC_NOT_EXIST):
     """The topic does not exist or has no route."""
 
-    CODE = ResponseCode.TOPIC_NOT_EXIST
 
-
-class TopicExistAlready(CodedError):
-    """The topic already exists."""
-
-    CODE = ResponseCode.TOPIC_EXIST_ALREADY
-
-
-class PullNotFound(CodedError):
-    """The queue has no message at this offset yet."""
-
-    CODE = ResponseCode.PULL_NOT_FOUND
-
-
-class PullRetryImmediately(CodedError):
-    """No message passed the filter; pull again from the next offset."""
-
-    CODE = ResponseCode.PULL_RETRY_IMMEDIATELY
-
-
-class PullOffsetMoved(CodedError):
-    """The offset is outside the queue; continue at the corrected one."""
-
-    CODE = ResponseCode.PULL_OFFSET_MOVED
-
-
-class QueryNotFound(CodedError):
+class QueryNotFound(CodedError, code=ResponseCode.QUERY_NOT_FOUND):
     """Nothing was found."""
 
-    CODE = ResponseCode.QUERY_NOT_FOUND
 
-
-class SubscriptionParseFailed(CodedError):
+class SubscriptionParseFailed(CodedError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
     """The subscription expression is invalid."""
 
-    CODE = ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
-
-class SubscriptionNotExist(CodedError):
+class SubscriptionNotExist(CodedError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST):
     """The broker does not know the group or its subscription."""
 
-    CODE = ResponseCode.SUBSCRIPTION_NOT_EXIST
 
-
-class SubscriptionNotLatest(CodedError):
+class SubscriptionNotLatest(CodedError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
     """The broker has an older subscription than the consumer."""
 
-    CODE = ResponseCode.SUBSCRIPTION_NOT_LATEST
 
-
-class SubscriptionGroupNotExist(CodedError):
+class SubscriptionGroupNotExist(CodedError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
     """The subscription group does not exist."""
 
-    CODE = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-
-class FilterDataNotExist(CodedError):
+class FilterDataNotExist(CodedError, code=ResponseCode.FILTER_DATA_NOT_EXIST):
     """The broker has no compiled filter for this consumer."""
 
-    CODE = ResponseCode.FILTER_DATA_NOT_EXIST
 
-
-class FilterDataNotLatest(CodedError):
+class FilterDataNotLatest(CodedError, code=ResponseCode.FILTER_DATA_NOT_LATEST):
     """The broker's compiled filter is older than the consumer's."""
 
-    CODE = ResponseCode.FILTER_DATA_NOT_LATEST
 
-
-class InvalidParameter(CodedError):
+class InvalidParameter(CodedError, code=ResponseCode.INVALID_PARAMETER):
     """A parameter is out of range."""
 
-    CODE = ResponseCode.INVALID_PARAMETER
 
-
-class TransactionShouldCommit(CodedError):
-    """The transaction should be committed."""
-
-    CODE = ResponseCode.TRANSACTION_SHOULD_COMMIT
-
-
-class TransactionShouldRollback(CodedError):
-    """The transaction should be rolled back."""
-
-    CODE = ResponseCode.TRANSACTION_SHOULD_ROLLBACK
-
-
-class TransactionStateUnknow(CodedError):
-    """The state of the transaction is unknown."""
-
-    CODE = ResponseCode.TRANSACTION_STATE_UNKNOW
-
-
-class TransactionStateGroupWrong(CodedError):
+class TransactionStateGroupWrong(CodedError, code=ResponseCode.TRANSACTION_STATE_GROUP_WRONG):
     """The transaction belongs to a different producer group."""
 
-    CODE = ResponseCode.TRANSACTION_STATE_GROUP_WRONG
 
-
-class NoBuyerId(CodedError):
+class NoBuyerId(CodedError, code=ResponseCode.NO_BUYER_ID):
     """The message has no buyer id."""
 
-    CODE = ResponseCode.NO_BUYER_ID
 
-
-class NotInCurrentUnit(CodedError):
+class NotInCurrentUnit(CodedError, code=ResponseCode.NOT_IN_CURRENT_UNIT):
     """The message belongs to a different unit."""
 
-    CODE = ResponseCode.NOT_IN_CURRENT_UNIT
 
-
-class ConsumerNotOnline(CodedError):
+class ConsumerNotOnline(CodedError, code=ResponseCode.CONSUMER_NOT_ONLINE):
     """No member of the consumer group is connected."""
 
-    CODE = ResponseCode.CONSUMER_NOT_ONLINE
 
-
-class ConsumeMsgTimeout(CodedError):
+class ConsumeMsgTimeout(CodedError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
     """The consumer did not answer in time."""
 
-    CODE = ResponseCode.CONSUME_MSG_TIMEOUT
 
-
-class NoMessage(CodedError):
-    """There is no message."""
-
-    CODE = ResponseCode.NO_MESSAGE
-
-
-class UpdateAndCreateAclConfigFailed(CodedError):
+class UpdateAndCreateAclConfigFailed(
+    CodedError, code=ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+):
     """An account could not be written."""
 
-    CODE = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
 
-
-class DeleteAclConfigFailed(CodedError):
+class DeleteAclConfigFailed(CodedError, code=ResponseCode.DELETE_ACL_CONFIG_FAILED):
     """An account could not be deleted."""
 
-    CODE = ResponseCode.DELETE_ACL_CONFIG_FAILED
 
-
-class UpdateGlobalWhiteAddrsConfigFailed(CodedError):
+class UpdateGlobalWhiteAddrsConfigFailed(
+    CodedError, code=ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+):
     """The global white list could not be written."""
 
-    CODE = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
 
-
-class BrokerDispatchNotComplete(CodedError):
-    """The broker has not indexed all its messages yet."""
-
-    CODE = ResponseCode.BROKER_DISPATCH_NOT_COMPLETE
-
-
-class BroadcastConsumption(CodedError):
+class BroadcastConsumption(CodedError, code=ResponseCode.BROADCAST_CONSUMPTION):
     """The group consumes in broadcasting mode."""
 
-    CODE = ResponseCode.BROADCAST_CONSUMPTION
 
-
-class FlowControl(CodedError):
+class FlowControl(CodedError, code=ResponseCode.FLOW_CONTROL):
     """The broker throttles this client."""
 
-    CODE = ResponseCode.FLOW_CONTROL
 
-
-class NotLeaderForQueue(CodedError):
-    """The broker does not lead this queue."""
-
-    CODE = ResponseCode.NOT_LEADER_FOR_QUEUE
-
-
-class IllegalOperation(CodedError):
+class IllegalOperation(CodedError, code=ResponseCode.ILLEGAL_OPERATION):
     """The operation is not allowed."""
 
-    CODE = ResponseCode.ILLEGAL_OPERATION
 
-
-class GoAway(CodedError):
-    """The server is stopping; use another connection."""
-
-    CODE = ResponseCode.GO_AWAY
-
-
-_BY_CODE: Final[dict[int, type[CodedError]]] = {
-    int(error.CODE): error
-    for error in (
-        ServerError,
-        SystemBusy,
-        RequestCodeNotSupported,
-        TransactionFailed,
-        FlushDiskTimeout,
-        SlaveNotAvailable,
-        FlushSlaveTimeout,
-        MessageIllegal,
-        ServiceNotAvailable,
-        VersionNotSupported,
-        NoPermission,
-        TopicNotExist,
-        TopicExistAlready,
-        PullNotFound,
-        PullRetryImmediately,
-        PullOffsetMoved,
-        QueryNotFound,
-        SubscriptionParseFailed,
-        SubscriptionNotExist,
-        SubscriptionNotLatest,
-        SubscriptionGroupNotExist,
-        FilterDataNotExist,
-        FilterDataNotLatest,
-        InvalidParameter,
-        TransactionShouldCommit,
-        TransactionShouldRollback,
-        TransactionStateUnknow,
-        TransactionStateGroupWrong,
-        NoBuyerId,
-        NotInCurrentUnit,
-        ConsumerNotOnline,
-        ConsumeMsgTimeout,
-        NoMessage,
-        UpdateAndCreateAclConfigFailed,
-        DeleteAclConfigFailed,
-        UpdateGlobalWhiteAddrsConfigFailed,
-        BrokerDispatchNotComplete,
-        BroadcastConsumption,
-        FlowControl,
-        NotLeaderForQueue,
-        IllegalOperation,
-        GoAway,
-    )
-}
-
+_BY_CODE: Final = {int(kind.CODE): kind for kind in CodedError.__subclasses__()}
 
 CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
 """Refusals that concern the broker rather than the request; subclasses have their own meaning."""
