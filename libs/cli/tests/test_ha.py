@@ -8,8 +8,7 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
-from cometmq.control.controlled import Target
-from cometmq.control.electors import Electors, elector_mark
+from cometmq.control.controlled import Electors, Target, elector_mark
 from cometmq.control.server import ControlServer
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import HandOver, Promote, Rebuild

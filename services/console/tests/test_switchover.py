@@ -13,8 +13,7 @@ from cometmq.console.app import ConsoleApp
 from cometmq.console.login.roles import Role as UserRole
 from cometmq.console.login.roles import User
 from cometmq.console.settings import ConsoleSettings
-from cometmq.control.controlled import Target
-from cometmq.control.electors import elector_mark
+from cometmq.control.controlled import Target, elector_mark
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.orders import HandOver, Promote
 from cometmq.ha.places.file import FileRecord

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from cometmq.control.client import MemberClient
-from cometmq.control.electors import ELECTORS_MAX, FIRST_MS, SILENCE_MS, Electors, elector_mark
+from cometmq.control.controlled import ELECTORS_MAX, FIRST_MS, SILENCE_MS, Electors, elector_mark
 from cometmq.control.server import ControlServer
 from cometmq.ha.orders import Fence
 from cometmq.testing.control.scripted import TARGET

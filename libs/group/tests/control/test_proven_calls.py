@@ -199,7 +199,7 @@ async def test_a_captured_call_is_worthless(member, keyed):
     await client.status(timeout_ms=60_000)
     fence = partial(METHODS["Fence"].encode, pb.Target(group="orders", ordinal=1))
     raw = fence(Fence(9))
-    proof, _ = client._channel._caller.prove("Fence", raw) or (b"", None)
+    proof, _ = client._caller.prove("Fence", raw) or (b"", None)
     attempts = [
         ("Fence", fence(Fence(10)), False),
         ("Promote", raw, False),

@@ -14,10 +14,9 @@ from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_figures import read_disk
 from cometmq.client.admin.figures import read_figures
-from cometmq.control import electors
+from cometmq.control import controlled as interface
 from cometmq.control.client import MemberClient
-from cometmq.control.controlled import MemberUnproven, Target
-from cometmq.control.electors import elector_mark
+from cometmq.control.controlled import MemberUnproven, Target, elector_mark
 from cometmq.ha.member import CHANGE_THE_ROLE, OrderRefusal, OrderRefused
 from cometmq.ha.orders import Drop, Fence, HandOver, Rebuild
 from cometmq.ha.proof import fingerprint
@@ -115,7 +114,7 @@ async def test_each_order_is_obeyed_in_the_roles_that_it_names(controlled):
 
 
 async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlled, monkeypatch):
-    monkeypatch.setattr(electors, "FIRST_MS", 0)
+    monkeypatch.setattr(interface, "FIRST_MS", 0)
     group, first = controlled.group, controlled.clients[0]
     broker = group.apps[0].broker
     assert (await first.status()).electors == 0

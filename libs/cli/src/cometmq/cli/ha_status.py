@@ -14,8 +14,7 @@ from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import Cell
 from cometmq.client.errors import InvalidArgument
-from cometmq.control.controlled import Report
-from cometmq.control.electors import SILENCE_MS
+from cometmq.control.controlled import SILENCE_MS, Report
 from cometmq.elector.open_group import OpenGroup, open_group
 from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import ElectorSettings

@@ -4,9 +4,9 @@
 If the member has a key of its group, calls need a proof (`ha/proof.py`), unless TLS demands a
 certificate from every caller. Health checks need none.
 
-Limits: CONNECTIONS_MAX connections, which gRPC counts, streams and unfinished orders as in
-`admission.py`, HTTP2_STREAMS_MAX calls of any kind on a connection, REQUEST_BYTES_MAX per request,
-ORDER_TIMEOUT_MS per answer. Floods by programs without the key are a firewall's work (SECURITY.md).
+Limits: CONNECTIONS_MAX connections and HTTP2_STREAMS_MAX calls on each, which gRPC counts;
+ORDERS_MAX unfinished orders, REQUEST_BYTES_MAX per request, ORDER_TIMEOUT_MS per answer. Floods are
+a firewall's work (SECURITY.md).
 
 An order is completed even if its caller disconnects, because an interrupted order may leave a saved
 promise without the actions that should follow it.
@@ -15,26 +15,26 @@ promise without the actions that should follow it.
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 import msgspec
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cometmq.control.admission import (
-    CONNECTION_CALLS_MAX,
-    Caller,
-    Streams,
-    TooManyCalls,
-    UnfinishedOrders,
-    address_of,
+from cometmq.control.controlled import (
+    ELECTOR_KEY,
+    Controlled,
+    Electors,
+    Reason,
+    Report,
+    Target,
+    lasting,
 )
-from cometmq.control.controlled import Controlled, Reason, Report, Target
 from cometmq.control.credentials import server_credentials
-from cometmq.control.electors import ELECTOR_KEY, Electors
-from cometmq.control.health import Health
 from cometmq.control.methods import (
     CHALLENGE_KEY,
     METHODS,
@@ -44,13 +44,13 @@ from cometmq.control.methods import (
     to_message,
 )
 from cometmq.control.v1 import control_pb2 as pb
-from cometmq.control.watches import Watch, Watches
 from cometmq.ha.member import OrderRefusal, OrderRefused
 from cometmq.ha.proof import Keys, Seal, Verifier
+from cometmq.ha.role import Role
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.settings import TlsSettings
-from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.transport.tasks import GRID_S, TaskSet, describe, due_on_grid
 from cometmq.runtime.places import check_port
 from cometmq.runtime.process.freed_memory import FreedMemory
 
@@ -60,15 +60,17 @@ clients could not connect either.
 """
 HANDSHAKE_MS: Final = 5_000
 """How long a connection may take until its first HTTP/2 frame."""
-HTTP2_STREAMS_MAX: Final = CONNECTION_CALLS_MAX + 2
-"""Maximum number of concurrent calls on a connection: CONNECTION_CALLS_MAX unfinished orders, one
-that is refused, and one for the status. gRPC refuses further calls at little cost; with a limit of
-64, calls of strangers took 20 to 40 % of a processor.
+HTTP2_STREAMS_MAX: Final = 10
+"""An elector has one stream and one order for each member. gRPC refuses further calls at little
+cost; with a limit of 64, calls of strangers took 20 to 40 % of a processor.
 """
+ORDERS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 64 * 1024
 ORDER_TIMEOUT_MS: Final = 10_000
 WATCH_INTERVAL_MS: Final = 500
 WATCH_INTERVAL_BOUNDS_MS: Final = (100, 10_000)
+CHECK_S: Final = 0.1
+"""How often a watch looks at the report: time alone can change it (a silent master)."""
 DRAIN_MS: Final = 500
 WRONG_PROOFS_MAX: Final = 3
 UNPROVEN_ADDRESSES_MAX: Final = 256
@@ -92,19 +94,37 @@ CODES: Final[Mapping[str, grpc.StatusCode]] = {
 Work = Callable[[], Awaitable[Any]]
 
 
-class Admitted(NamedTuple):
-    """A call that was admitted, and its caller."""
-
-    caller: Caller
-    seal: Seal | None = None
-    """Proves the answers; None if the call has no proof."""
-
-    def sealed(self, message: bytes) -> bytes:
-        """Return a message of the answer, with a proof if the call has one."""
-        return message if self.seal is None else self.seal.add_to(message)
+def is_ready(report: Report) -> bool:
+    """Return whether a member provides the service that its role requires."""
+    status = report.status
+    return status.role.is_serving and not report.fault and not status.has_lost_master
 
 
-UNKNOWN: Final = Admitted(Caller(""))
+CHECKS: Final[Mapping[str, Callable[[Report], bool]]] = {
+    "live": lambda _report: True,  # the answer itself shows that the event loop runs
+    "startup": lambda report: report.status.role is not Role.RECOVERING,
+    "ready": is_ready,
+    "": is_ready,
+}
+"""Service of `grpc.health.v1` -> whether it is serving."""
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+    """Answers health checks from the member's current report."""
+
+    def __init__(self, report: Callable[[], Report]) -> None:
+        self._report = report
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        """Answer one check; an unknown service gets NOT_FOUND."""
+        check = CHECKS.get(request.service)
+        if check is None:
+            names = ", ".join(filter(None, CHECKS))
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"known services: {names}")
+            raise AssertionError("abort raises")
+        states = health_pb2.HealthCheckResponse
+        is_serving = check(self._report())
+        return states(status=states.SERVING if is_serving else states.NOT_SERVING)
 
 
 class ControlServer:
@@ -130,13 +150,10 @@ class ControlServer:
         self._is_proof_needed = is_proof_needed
         self._now_ms = now_ms
         self._warned_ms: int | None = None
-        self._unproven: dict[str, int] = {}
+        self._unproven: Counter[str] = Counter()
         """Number of successive calls with wrong proofs, by address."""
         self._has_certificates = False
         self.electors = Electors(now_ms)
-        self.streams = Streams()
-        self._watches = Watches(self._plain_report, member.changed)
-        self._places = UnfinishedOrders()
         self._orders = TaskSet(log)
         self._upkeep = TaskSet(log)
         self._server: grpc.aio.Server | None = None
@@ -157,8 +174,7 @@ class ControlServer:
             ],
         )
         server.add_generic_rpc_handlers([_handlers(self)])
-        health = Health(self._member.report, self.streams)
-        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(Health(self._member.report), server)
         self._has_certificates = (
             credentials is not None
             and self._tls is not None
@@ -176,7 +192,6 @@ class ControlServer:
             ) from error
         await server.start()
         self._server = server
-        self._upkeep.keep(self._watches.run, name="control-watches")
         self._upkeep.spawn(FreedMemory().run(), name="control-memory", is_endless=True)
         self._log.info("control.ready", host=host, port=self.port, is_tls=credentials is not None)
 
@@ -189,48 +204,41 @@ class ControlServer:
 
     # ---- methods -----------------------------------------------------------------------------
 
-    async def get_status(self, request: Any, context: Any, admitted: Admitted) -> Any:
+    async def get_status(self, request: Any, context: Any, seal: Seal | None) -> Any:
         """Answer GetStatus."""
-        await self._check(request, context, admitted)
-        return to_message(self._with_keys(self._plain_report(), admitted))
+        await self._check(request, context, seal)
+        return to_message(self._with_keys(self._plain_report(), seal))
 
     async def watch_status(
-        self, request: Any, context: Any, admitted: Admitted
+        self, request: Any, context: Any, seal: Seal | None
     ) -> AsyncGenerator[Any, None]:
-        """Send the status now, after each change that elections depend on, and at intervals."""
-        await self._check(request, context, admitted)
+        """Send the status now, after each change that elections depend on, and at intervals, on the
+        grid: one turn of the loop then serves all watches.
+        """
+        await self._check(request, context, seal)
         lowest, highest = WATCH_INTERVAL_BOUNDS_MS
-        interval_ms = max(lowest, min(request.interval_ms or WATCH_INTERVAL_MS, highest))
-        stream = self.streams.enter(admitted.caller)
-        seal, now_s = admitted.seal, asyncio.get_running_loop().time
+        interval_s = max(lowest, min(request.interval_ms or WATCH_INTERVAL_MS, highest)) / 1000
+        step_s, half_s = min(interval_s, GRID_S), CHECK_S / 2
+        sent, due_s, now_s = None, 0.0, asyncio.get_running_loop().time
+        while True:
+            if seal is not None and not self._verifier.is_accepted(seal):
+                await self._challenge(context, "the key of this watch was removed")
+            report = self._plain_report()
+            state = lasting(report)
+            if state != sent or now_s() >= due_s - half_s:
+                sent, due_s = state, (now_s() + interval_s + half_s) // step_s * step_s
+                yield to_message(self._with_keys(report, seal))
+                continue  # the member may have changed meanwhile
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_on_grid(now_s(), CHECK_S)):
+                    await self._member.changed()
 
-        def is_unproven() -> bool:
-            return seal is not None and not self._verifier.is_accepted(seal)
-
-        watch = Watch(interval_ms, lambda: stream.is_evicted.is_set() or is_unproven())
-        try:
-            with self._watches.entered(watch):
-                while True:
-                    await watch.due.wait()
-                    if stream.is_evicted.is_set():
-                        text = "another caller needs its place"
-                        await _refuse(context, Reason.TOO_MANY_CALLS, text)
-                    if is_unproven():
-                        await self._challenge(context, "the key of this watch was removed")
-                    report = self._plain_report()
-                    watch.sent(report, now_s())
-                    yield to_message(self._with_keys(report, admitted))
-        finally:
-            self.streams.leave(stream)
-
-    async def order(
-        self, name: str, request: Any, context: Any, admitted: Admitted = UNKNOWN
-    ) -> Any:
+    async def order(self, name: str, request: Any, context: Any, seal: Seal | None = None) -> Any:
         """Perform an order and answer with the status afterwards."""
-        await self._check(request, context, admitted)
+        await self._check(request, context, seal)
         order = METHODS[name].decode(request)
-        await self._to_the_end(name, lambda: self._member.obey(order), context, admitted)
-        report = self._with_keys(self._plain_report(), admitted)
+        await self._to_the_end(name, lambda: self._member.obey(order), context, seal)
+        report = self._with_keys(self._plain_report(), seal)
         status = report.status
         self._log.info(
             "control.ordered", order=name, role=str(status.role), epoch=status.epoch,
@@ -238,12 +246,12 @@ class ControlServer:
         )  # fmt: skip
         return to_message(report)
 
-    async def update_config(self, request: Any, context: Any, admitted: Admitted) -> Any:
+    async def update_config(self, request: Any, context: Any, seal: Seal | None) -> Any:
         """Change settings."""
-        await self._check(request, context, admitted)
+        await self._check(request, context, seal)
         changes = dict(request.changes)
         change = await self._to_the_end(
-            "UpdateConfig", lambda: self._member.update_config(changes), context, admitted
+            "UpdateConfig", lambda: self._member.update_config(changes), context, seal
         )
         return pb.UpdateConfigReply(applied=change.applied, needs_restart=change.needs_restart)
 
@@ -252,41 +260,32 @@ class ControlServer:
     def _plain_report(self) -> Report:
         return msgspec.structs.replace(self._member.report(), electors=self.electors.count)
 
-    def _with_keys(self, report: Report, admitted: Admitted) -> Report:
+    def _with_keys(self, report: Report, seal: Seal | None) -> Report:
         """Add the fingerprints of the group's keys, if the answer is proven."""
-        if admitted.seal is None:
+        if seal is None:
             return report
         return msgspec.structs.replace(report, group_keys=self._verifier.fingerprints())
 
-    async def admit(self, name: str, raw: bytes, context: Any) -> Admitted:
-        """Return a call's caller and the seal of its answers; refuse a call that needs a proof and
-        has none.
+    async def admit(self, name: str, raw: bytes, context: Any) -> Seal | None:
+        """Return the seal of a call's answers, None if the call has no proof; refuse a call that
+        needs a proof and has none.
         """
         metadata = dict(context.invocation_metadata() or ())
-        caller, seal = await self._proven(name, raw, context, metadata.get(PROOF_KEY))
-        mark = metadata.get(ELECTOR_KEY)
+        proof, mark = metadata.get(PROOF_KEY), metadata.get(ELECTOR_KEY)
+        seal = None
+        if self._verifier.has_keys:
+            if isinstance(proof, bytes):
+                seal = self._verifier.check(proof, name, self._me(), raw)
+            is_needed = self._is_proof_needed() and not self._has_certificates
+            if seal is not None:
+                self._unproven.pop(_address_of(context), None)
+            elif is_needed or proof is not None:  # a caller with a key wants proven answers
+                self._note_unproven(_address_of(context), has_proof=proof is not None)
+                text = "the call does not prove that it knows the group's key"
+                await self._challenge(context, text)
         if mark is not None:
             self.electors.heard(str(mark))
-        return Admitted(caller, seal)
-
-    async def _proven(
-        self, name: str, raw: bytes, context: Any, proof: object
-    ) -> tuple[Caller, Seal | None]:
-        connection = address_of(context.peer())
-        if not self._verifier.has_keys:
-            return Caller(connection, self._has_certificates), None
-        seal = None
-        if isinstance(proof, bytes):
-            seal = self._verifier.check(proof, name, self._me(), raw)
-        if seal is not None:
-            caller = Caller(connection, is_proven=True)
-            self._unproven.pop(caller.address, None)
-            return caller, seal
-        is_needed = self._is_proof_needed() and not self._has_certificates
-        if is_needed or proof is not None:  # a caller with a key wants proven answers
-            self._note_unproven(connection, has_proof=proof is not None)
-            await self._challenge(context, "the call does not prove that it knows the group's key")
-        return Caller(connection, self._has_certificates), None
+        return seal
 
     async def _challenge(self, context: Any, text: str) -> NoReturn:
         await _refuse(
@@ -294,26 +293,23 @@ class ControlServer:
             None, (CHALLENGE_KEY, self._verifier.challenge),
         )  # fmt: skip
 
-    def _note_unproven(self, connection: str, *, has_proof: bool) -> None:
+    def _note_unproven(self, address: str, *, has_proof: bool) -> None:
         """Warn about a call without a proof, or with several wrong ones in a row.
 
         One wrong proof is normal: a client's first call, and one after a pause, lacks the current
         challenge.
         """
-        address = Caller(connection).address
         if has_proof:
-            count = self._unproven.pop(address, 0) + 1
-            self._unproven[address] = count
-            while len(self._unproven) > UNPROVEN_ADDRESSES_MAX:
-                del self._unproven[next(iter(self._unproven))]
-            if count < WRONG_PROOFS_MAX:
+            if len(self._unproven) >= UNPROVEN_ADDRESSES_MAX:
+                self._unproven.clear()
+            self._unproven[address] += 1
+            if self._unproven[address] < WRONG_PROOFS_MAX:
                 return
         now_ms = self._now_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= WARN_PERIOD_MS:
             self._warned_ms = now_ms
-            proof = "wrong" if has_proof else "none"
             self._log.warning(
-                "control.unproven", peer=connection, proof=proof,
+                "control.unproven", peer=address, proof="wrong" if has_proof else "none",
                 action="if this is an elector or an administrator, give it the groupKeyFile",
             )  # fmt: skip
 
@@ -321,23 +317,19 @@ class ControlServer:
         report = self._member.report()
         return Target(report.group, report.status.copy.ordinal)
 
-    async def _check(self, request: Any, context: Any, admitted: Admitted) -> None:
+    async def _check(self, request: Any, context: Any, seal: Seal | None) -> None:
         """Refuse a request addressed to a different member."""
         mine = self._me()
         meant = Target(request.target.group, request.target.ordinal)
         if meant != mine:
             text = f"this is {mine}, not {meant}: check the addresses of the members"
-            await _refuse(context, Reason.WRONG_MEMBER, text, admitted.seal)
+            await _refuse(context, Reason.WRONG_MEMBER, text, seal)
 
-    async def _to_the_end(self, name: str, work: Work, context: Any, admitted: Admitted) -> Any:
+    async def _to_the_end(self, name: str, work: Work, context: Any, seal: Seal | None) -> Any:
         """Run an order in its own task, and wait for it with a deadline."""
-        caller = admitted.caller
+        if len(self._orders) >= ORDERS_MAX:
+            await _refuse(context, Reason.TOO_MANY_CALLS, f"{ORDERS_MAX} orders are unfinished")
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        try:
-            self._places.enter(caller)
-        except TooManyCalls as error:
-            await _refuse(context, Reason.TOO_MANY_CALLS, str(error))
-        outcome.add_done_callback(lambda _: self._places.leave(caller))
         self._orders.spawn(_performed(work, outcome), name=f"control-{name}")
         try:
             async with asyncio.timeout(ORDER_TIMEOUT_MS / 1000):
@@ -347,9 +339,9 @@ class ControlServer:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
             raise
         if isinstance(result, OrderRefused):
-            await _refuse(context, result.reason, str(result), admitted.seal)
+            await _refuse(context, result.reason, str(result), seal)
         if isinstance(result, SettingsError):
-            await _refuse(context, Reason.INVALID_CONFIG, str(result), admitted.seal)
+            await _refuse(context, Reason.INVALID_CONFIG, str(result), seal)
         if isinstance(result, Exception):
             self._log.error("control.failed", order=name, error=describe(result), exc_info=result)
             await context.abort(grpc.StatusCode.INTERNAL, f"{name} failed: {describe(result)}")
@@ -385,6 +377,17 @@ async def _parsed(request: Any, raw: bytes, context: Any) -> Any:
         raise AssertionError("abort raises") from error
 
 
+def _sealed(message: Any, seal: Seal | None) -> bytes:
+    """Return a message of an answer, with a proof if the call has one."""
+    raw: bytes = message.SerializeToString()
+    return raw if seal is None else seal.add_to(raw)
+
+
+def _address_of(context: Any) -> str:
+    """Return the host of a caller, from the name that gRPC gives it: `ipv6:%5B::1%5D:4000`."""
+    return unquote(context.peer()).partition(":")[2].rpartition(":")[0]
+
+
 def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
     """Return the table of methods; the messages are those of service.proto.
 
@@ -393,21 +396,21 @@ def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
 
     def unary(name: str, request: Any, perform: Any) -> grpc.RpcMethodHandler:
         async def method(raw: bytes, context: Any) -> bytes:
-            admitted = await server.admit(name, raw, context)
-            answer = await perform(await _parsed(request, raw, context), context, admitted)
-            return admitted.sealed(answer.SerializeToString())
+            seal = await server.admit(name, raw, context)
+            answer = await perform(await _parsed(request, raw, context), context, seal)
+            return _sealed(answer, seal)
 
         return grpc.unary_unary_rpc_method_handler(method)
 
     def ordered(name: str) -> Any:
-        return lambda request, context, admitted: server.order(name, request, context, admitted)
+        return lambda request, context, seal: server.order(name, request, context, seal)
 
     async def watch(raw: bytes, context: Any) -> AsyncIterator[bytes]:
-        admitted = await server.admit("WatchStatus", raw, context)
+        seal = await server.admit("WatchStatus", raw, context)
         request = await _parsed(pb.WatchStatusRequest, raw, context)
-        async with contextlib.aclosing(server.watch_status(request, context, admitted)) as messages:
+        async with contextlib.aclosing(server.watch_status(request, context, seal)) as messages:
             async for message in messages:
-                yield admitted.sealed(message.SerializeToString())
+                yield _sealed(message, seal)
 
     methods = {name: unary(name, order.request, ordered(name)) for name, order in METHODS.items()}
     methods["GetStatus"] = unary("GetStatus", pb.GetStatusRequest, server.get_status)

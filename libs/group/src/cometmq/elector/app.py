@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.control.client import MemberClient
-from cometmq.control.controlled import Report, Target, lasting
-from cometmq.control.electors import elector_mark
+from cometmq.control.controlled import Report, Target, elector_mark, lasting
 from cometmq.elector.asked_member import ASK_INTERVALS, PUSH_LATE_MS, AskedMember, Link
 from cometmq.elector.elector import ACCEPT_WITH, Elector
 from cometmq.elector.metrics import FAMILIES
