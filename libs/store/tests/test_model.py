@@ -14,9 +14,10 @@ from cometmq.peers.long_forms import case_count
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.index import index
 from cometmq.store.inspection.verify import verify_store
+from cometmq.store.queues import unsaved_queues
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
-from cometmq.store.upkeep import checkpointer, unsaved_queues
+from cometmq.store.upkeep import checkpointer
 from cometmq.testing.store.builders import SteppingClock, StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 

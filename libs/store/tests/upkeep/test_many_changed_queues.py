@@ -6,10 +6,11 @@ import errno
 import pytest
 
 from cometmq.store.inspection.verify import verify_store
+from cometmq.store.queues import unsaved_queues
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.reads import finish
 from cometmq.store.recovery.start import StartReason
-from cometmq.store.upkeep import checkpointer, unsaved_queues
+from cometmq.store.upkeep import checkpointer
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 
 PORTION = 8

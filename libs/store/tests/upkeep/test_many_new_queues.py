@@ -4,8 +4,8 @@
 import pytest
 
 from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.unsaved_queues import NEW_QUEUES_MAX
 from cometmq.store.upkeep.checkpointer import STOP_QUEUES_MAX
-from cometmq.store.upkeep.unsaved_queues import NEW_QUEUES_MAX
 from cometmq.testing.store.builders import StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
 

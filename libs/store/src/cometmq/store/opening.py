@@ -120,9 +120,9 @@ def _running(
     sealer = Sealer(parts)
     sealer.begin(safe, recovered.end)
     checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher, sealer=sealer)
-    checkpointer.begin(start=safe, end=recovered.end, last_timestamp=last_timestamp)
-    for unsynced in recovered.unsynced:
-        checkpointer.unsaved.adopt(*unsynced)
+    checkpointer.begin(
+        recovered.unsaved, start=safe, end=recovered.end, last_timestamp=last_timestamp
+    )
     housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=checkpointer)
     publisher = Publisher(parts, checkpointer, housekeeping)
     scrubber = Scrubber(parts, sealer, on_damage)

@@ -144,15 +144,14 @@ class Replica:
             on_deletion=delete,
             read_range=self._parts.read_range,
         )
-        spills = Spills(dispatcher, self._queues)
+        spills = Spills(dispatcher, checkpointer.unsaved, self._parts.disk)
         end = checkpointer.dispatched_offset
         scanner = LogScanner(log.files, log.min_offset, check_crc=False, end=end, take=spills.taker)
         for scan in scanner:
             dispatcher.dispatch(scan, is_from_head=True)
             spills.advance()
         spills.publish()
-        checkpointer.note_dispatched(spills.unwritten(), end, 0, 0)
-        checkpointer.unsaved.adopt(*spills.unsynced())
+        checkpointer.note_dispatched((), end, 0, 0)
 
     def _remove(self, topic: str) -> None:
         for queue in self._queues.of_topic(topic):

@@ -48,14 +48,16 @@ class FileSequence:
         if not starts:
             return ignored
         self.first = starts[0]
-        for expected, start in enumerate(starts):
-            if start != self.first + expected * self.file_size:
-                self._found_gap(start)
-                break
+        count = next(
+            (at for at, it in enumerate(starts) if it != self.first + at * self.file_size),
+            len(starts),
+        )
+        if count < len(starts):
+            self._found_gap(starts[count])
         files = [self._disk.open(self.path(start)) for start in starts]
-        for position, file in enumerate(files):
-            self._check_size(file, is_last=position == len(starts) - 1)
-        self._adopt(files)
+        for file in files:
+            self._check_size(file, is_last=file is files[-1])
+        self.files = files[:count]
         return ignored
 
     def _found_gap(self, start: int) -> None:
@@ -64,9 +66,6 @@ class FileSequence:
             f"{self.folder}: {file_name(start)} does not follow the file before it"
             f" (configured file size: {self.file_size} bytes)"
         )
-
-    def _adopt(self, files: list[DiskFile]) -> None:
-        self.files = files
 
     def _check_size(self, file: DiskFile, *, is_last: bool) -> None:
         size = file.size()
@@ -124,14 +123,10 @@ class FileSequence:
     def remove_from(self, offset: int) -> None:
         """Delete the files that begin at or after this offset."""
         keep = max(0, -(-(offset - self.first) // self.file_size))
-        doomed = self.files[keep:]
-        self.files = self.files[:keep]
-        self._remove(doomed)
-
-    def _remove(self, files: list[DiskFile]) -> None:
-        for file in files:
+        for file in self.files[keep:]:
             file.close()
             self._disk.remove(file.path)
+        self.files = self.files[:keep]
 
     def read(self, offset: int, count: int) -> bytes:
         """Return up to `count` bytes, fewer at the end of the last file; may block."""

@@ -20,31 +20,19 @@ _BLOCK_COUNT: Final = 200  # below this, reading all is cheaper than further bis
 class QueueFiles(FileSequence):
     """Reads and locates entries by their queue offset."""
 
-    __slots__ = ("behind_gap",)
+    __slots__ = ("has_gap",)
 
     def __init__(
         self, disk: Disk, folder: str, file_size: int, temporary: Callable[[str], str]
     ) -> None:
         super().__init__(disk, folder, file_size, temporary)
-        self.behind_gap: list[DiskFile] = []
-        """The files after a missing one; recovery removes them, and rebuilds the queue from the
-        log.
-        """
+        self.has_gap = False
+        """Whether a file between others is missing; recovery rebuilds the queue from the log."""
 
     def _found_gap(self, start: int) -> None:
         if (start - self.first) % self.file_size:
             super()._found_gap(start)
-
-    def _adopt(self, files: list[DiskFile]) -> None:
-        count = 0
-        for file in files:
-            count += file.path == self.path(self.first + count * self.file_size)
-        self.files, self.behind_gap = files[:count], files[count:]
-
-    def remove_behind_gap(self) -> None:
-        """Delete the files in `behind_gap`."""
-        files, self.behind_gap = self.behind_gap, []
-        self._remove(files)
+        self.has_gap = True
 
     def entry(self, queue_offset: int) -> tuple[int, int, int]:
         """Read an entry; blocks."""

@@ -17,8 +17,9 @@ from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import FILLER_SIZE
+from cometmq.store.queues.unsaved_queues import UnsavedQueues
 from cometmq.store.recovery.log_end import LogEnd
-from cometmq.store.recovery.replay import Replay, Unsynced
+from cometmq.store.recovery.replay import Replay
 from cometmq.store.recovery.start import LastRun, Start, StartReason, choose_start
 from cometmq.store.recovery.tail_check import TailCheck
 from cometmq.store.recovery.trust import find_floors
@@ -40,8 +41,8 @@ class Recovered(NamedTuple):
     damaged: tuple[DamagedRange, ...] = ()
     """Damaged records after the last checkpoint, which readers must not get."""
 
-    unsynced: tuple[Unsynced, ...] = ()
-    """Entries of queues that were written, and that the next checkpoint must sync."""
+    unsaved: UnsavedQueues = UnsavedQueues()
+    """The queues with entries that the next checkpoint must write or sync."""
 
 
 def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) -> Recovered:
@@ -49,7 +50,7 @@ def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) 
 
     The log may have marks of trimmed queues from `marks_begin` on.
     """
-    cut = cut_at_lost_files(parts)
+    gaps = _without_lost_files(parts)
     start = choose_start(parts, last_run)
     parts.log.info(
         "recovery.started", physical_offset=start.offset, reason=start.reason.value,
@@ -58,29 +59,34 @@ def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) 
     if start.reason is StartReason.DAMAGED_BEFORE_PROGRESS:
         log_end.refuse_damage(start.offset)
     find_floors(parts, marks_begin, start.offset)
-    deleted = parts.deletions.ends()
-    replay = Replay(parts, deleted, last_run.checkpoint.log_timestamp)
-    dispatcher, check = replay.dispatcher, None
+    deleted, unsaved = parts.deletions.ends(), UnsavedQueues()
+    timestamp = last_run.checkpoint.log_timestamp
+    replay, check = Replay(parts, unsaved, deleted, timestamp), None
     for topic, end in deleted.items():
         replay.drop_topic(topic, end)
     _cut_derived(parts, last_run, start)
-    if start.offset != parts.commit_log.files.first:  # otherwise all queues are rebuilt
-        dispatcher.gaps.update(cut)
     if _is_unsealed(start, last_run) and parts.settings.check_crc_on_recover:
         check = replay.check = TailCheck(
             parts.queues,
-            dispatcher,
+            replay.dispatcher,
             start.offset,
             begins_at_zero=not parts.commit_log.files.first,
             deleted=deleted,
         )
     end = replay.run(start.offset)
     log_end.settle(end)
-    replay.fill_gaps()
+    gaps |= replay.dispatcher.gaps
+    head = Start(parts.commit_log.files.first, StartReason.QUEUES_LOST)
+    if gaps and start.offset != head.offset:
+        names = sorted(f"{queue.topic}/{queue.queue_id}" for queue in gaps)
+        parts.log.warning("queues.rebuilt", count=len(names), first=names[0])
+        _cut_derived(parts, last_run, head)
+        replay = Replay(parts, unsaved, deleted, timestamp)
+        replay.run(head.offset)
+    dispatcher = replay.dispatcher
     return Recovered(
         start, end, dispatcher.record_count, dispatcher.store_timestamp, last_run.was_clean,
-        log_end.has_cut_records, () if check is None else check.damaged,
-        tuple(replay.unsynced()),
+        log_end.has_cut_records, () if check is None else check.damaged, unsaved,
     )  # fmt: skip
 
 
@@ -117,23 +123,20 @@ files have expired.
 """
 
 
-def cut_at_lost_files(parts: Parts) -> list[ConsumeQueue]:
-    """Remove the files after lost ones; return their queues, which the caller rebuilds."""
+def _without_lost_files(parts: Parts) -> set[ConsumeQueue]:
+    """Remove the files of queues that have lost one; return these queues."""
     headless = _headless(parts)
-    found = []
+    found = set()
     for queue in parts.queues.queues.values():
         files = queue.files
         is_headless = queue in headless
-        if not is_headless and not files.behind_gap:
-            continue
-        name = f"{queue.topic}/{queue.queue_id}"
-        lost = files.first - files.file_size if is_headless else files.end
-        parts.log.warning("queue.file_lost", queue=name, path=files.path(lost))
-        files.remove_behind_gap()
-        if is_headless:
-            files.remove_from(files.first)
-            files.first = 0
-        found.append(queue)
+        if is_headless or files.has_gap:
+            name = f"{queue.topic}/{queue.queue_id}"
+            lost = files.first - files.file_size if is_headless else files.end
+            parts.log.warning("queue.file_lost", queue=name, path=files.path(lost))
+            parts.disk.remove_tree(files.folder)
+            files.files, files.first, files.has_gap = [], 0, False
+            found.add(queue)
     return found
 
 

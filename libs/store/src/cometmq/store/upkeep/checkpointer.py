@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 from cometmq.store.errors import DiskError
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.unsaved_queues import QueueWrite, Round, UnsavedQueues
 from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progress
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite, SpillJob
+from cometmq.store.upkeep.jobs import CheckpointJob, SpillJob
 from cometmq.store.upkeep.sealer import Sealer
-from cometmq.store.upkeep.unsaved_queues import Round, UnsavedQueues
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import has_passed
 
@@ -135,7 +135,7 @@ class Checkpointer:
         self._index = parts.index
         self._flusher = flusher
         self._sealer = sealer
-        self.unsaved = UnsavedQueues()
+        self.unsaved = UnsavedQueues()  # until `begin`
         self.catch_up = CatchUp()
         self._draft: _Draft | None = None
         self._spilling: Round | None = None
@@ -147,8 +147,9 @@ class Checkpointer:
         self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
 
-    def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
+    def begin(self, unsaved: UnsavedQueues, *, start: int, end: int, last_timestamp: int) -> None:
         """Adopt the result of recovery: every queue with entries in memory is dirty."""
+        self.unsaved = unsaved
         self.unsaved.note(queue for queue in self._queues.queues.values() if queue.tail_bytes)
         self._timestamp = last_timestamp
         self._verify_offset = start

@@ -9,24 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
-from cometmq.store.disk import Descriptor, Disk, DiskFile, Piece
+from cometmq.store.disk import Descriptor, Disk, DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.index.index_file import IndexFlush
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.os_disk import open_folder, opened
-from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.floors import FloorsFile
+from cometmq.store.queues.unsaved_queues import QueueWrite, Spilled, Written
 from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
-from cometmq.store.settings import CQ_ENTRY_BYTES
 
 PROBE_BYTES: Final = 64 * 1024
-NEW_FOLDERS_MAX: Final = 64
-"""If there are more new files than this, one sync of the whole file system replaces two syncs for
-each.
-
-A new file needs two commits of the file system's journal; 12,000 of them took 42 s on a busy disk.
-"""
-
 
 T = TypeVar("T")
 
@@ -63,57 +55,6 @@ def with_result(
         lambda: results.append(work()),
         lambda error: take(results[0] if results else None, error),
     )
-
-
-class QueueWrite(NamedTuple):
-    """Entries of one queue that are not in its files yet."""
-
-    queue: ConsumeQueue
-    queue_offset: int
-    entries: bytes
-
-
-class Written(NamedTuple):
-    """Queue files that have been written but not synced, and folders that have a new file."""
-
-    files: dict[str, DiskFile]
-    folders: set[str]
-
-    def write(self, disk: Disk, writes: Iterable[QueueWrite]) -> None:
-        """Write entries to the files of their queues."""
-        pieces: list[Piece] = []
-        for queue, queue_offset, entries in writes:
-            file_count = len(queue.files.files)
-            pieces += queue.files.pieces_to_write(queue_offset, entries)
-            if len(queue.files.files) != file_count:
-                self.folders.add(queue.files.folder)
-        self.files.update((file.path, file) for file, _, _ in pieces)
-        disk.write_each(pieces)
-
-    def sync(self, disk: Disk) -> None:
-        """Sync the files and folders."""
-        if len(self.folders) > NEW_FOLDERS_MAX and disk.sync_all(next(iter(self.folders))):
-            return
-        disk.sync_each(list(self.files.values()))
-        for folder in self.folders:
-            disk.sync_folder(folder)
-
-
-class Spilled(NamedTuple):
-    """What spills have written since the last checkpoint: for each queue, the offset of the first
-    such entry, and the folders that have a new file.
-    """
-
-    queues: dict[ConsumeQueue, int]
-    folders: set[str]
-
-    def files(self) -> Written:
-        """Look up the files, of which retention may have removed some; runs on a worker thread."""
-        files = {}
-        for queue, first in self.queues.items():
-            for file in queue.files.files_from(first * CQ_ENTRY_BYTES):
-                files[file.path] = file
-        return Written(files, self.folders)
 
 
 @dataclass(slots=True, kw_only=True)

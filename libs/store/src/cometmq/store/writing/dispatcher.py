@@ -58,8 +58,6 @@ class Dispatcher:
     is_indexing: bool
     on_deletion: Callable[[str, int], None]
     """Called with the topic and the end of each deletion mark; it drops the queues."""
-    behind: Mapping[ConsumeQueue, int] | None = None
-    """If set, only these queues get records, those at or after the given log offsets."""
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Topics with the log offsets before which their records get no queue entries."""
     only: Collection[str] | None = None
@@ -147,12 +145,8 @@ class Dispatcher:
             queue = self.table.queues.get((topic, queue_id))
             if queue is None:
                 queue = self.table.create(topic, queue_id)
-            if self.behind is not None:
-                known_count = max(known_count, self._count_known(queue, entries))
-            if known_count < count:
-                rest = entries[known_count * CQ_ENTRY_BYTES :]
-                first = first_offset + known_count
-                self._enqueue_run(queue, first, rest, is_from_head=is_from_head)
+            rest = entries[known_count * CQ_ENTRY_BYTES :]
+            self._enqueue_run(queue, first_offset + known_count, rest, is_from_head=is_from_head)
         if found.keys.count:
             self.keyed.append(found.keys)
 
@@ -178,8 +172,6 @@ class Dispatcher:
         queue = self.table.queues.get((scan.topic, scan.queue_id))
         if queue is None:
             queue = self.table.create(scan.topic, scan.queue_id)
-        if self.behind is not None and self._is_known(queue, scan):
-            return
         if not scan.queue_offset and queue.next_offset:
             self._begin_again(queue, scan.physical_offset)
         missing = scan.queue_offset - queue.next_offset
@@ -210,17 +202,6 @@ class Dispatcher:
             _close_gap(queue, first_offset)
         if entries and queue.stage_run(entries, len(entries) // CQ_ENTRY_BYTES):
             self.touched[queue] = None
-
-    def _count_known(self, queue: ConsumeQueue, entries: bytes) -> int:
-        """Count the leading entries of a run that `behind` excludes from dispatch."""
-        assert self.behind is not None
-        place = self.behind.get(queue)
-        return len(entries) // CQ_ENTRY_BYTES if place is None else count_before(entries, place)
-
-    def _is_known(self, queue: ConsumeQueue, scan: Scan) -> bool:
-        assert self.behind is not None
-        place = self.behind.get(queue)
-        return place is None or scan.physical_offset < place
 
     def _begin_again(self, queue: ConsumeQueue, physical_offset: int) -> None:
         """Empty a queue whose first record is older: its topic was deleted and created again.

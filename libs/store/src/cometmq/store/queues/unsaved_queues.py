@@ -2,13 +2,13 @@
 """The queues that have changed since the last checkpoint."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, NamedTuple
 
+from cometmq.store.disk import Disk, DiskFile, Piece
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.settings import CQ_ENTRY_BYTES
-from cometmq.store.upkeep.jobs import QueueWrite, Spilled
 
 PORTION_QUEUES: Final = 2_000
 """How many queues one job writes. The event loop copies their entries and releases them afterwards,
@@ -19,6 +19,65 @@ NEW_QUEUES_MAX: Final = 500
 """How many queues without a file one job writes. Creating the folders and the file of a queue takes
 0.5 ms, and several times that on a busy disk; a stop waits for the running job.
 """
+
+
+NEW_FOLDERS_MAX: Final = 64
+"""If there are more new files than this, one sync of the whole file system replaces two syncs for
+each.
+
+A new file needs two commits of the file system's journal; 12,000 of them took 42 s on a busy disk.
+"""
+
+
+class QueueWrite(NamedTuple):
+    """Entries of one queue that are not in its files yet."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    entries: bytes
+
+
+class Written(NamedTuple):
+    """Queue files that have been written but not synced, and folders that have a new file."""
+
+    files: dict[str, DiskFile]
+    folders: set[str]
+
+    def write(self, disk: Disk, writes: Iterable[QueueWrite]) -> None:
+        """Write entries to the files of their queues."""
+        pieces: list[Piece] = []
+        for queue, queue_offset, entries in writes:
+            file_count = len(queue.files.files)
+            pieces += queue.files.pieces_to_write(queue_offset, entries)
+            if len(queue.files.files) != file_count:
+                self.folders.add(queue.files.folder)
+        self.files.update((file.path, file) for file, _, _ in pieces)
+        disk.write_each(pieces)
+
+    def sync(self, disk: Disk) -> None:
+        """Sync the files and folders."""
+        if len(self.folders) > NEW_FOLDERS_MAX and disk.sync_all(next(iter(self.folders))):
+            return
+        disk.sync_each(list(self.files.values()))
+        for folder in self.folders:
+            disk.sync_folder(folder)
+
+
+class Spilled(NamedTuple):
+    """What spills have written since the last checkpoint: for each queue, the offset of the first
+    such entry, and the folders that have a new file.
+    """
+
+    queues: dict[ConsumeQueue, int]
+    folders: set[str]
+
+    def files(self) -> Written:
+        """Look up the files, of which retention may have removed some; runs on a worker thread."""
+        files = {}
+        for queue, first in self.queues.items():
+            for file in queue.files.files_from(first * CQ_ENTRY_BYTES):
+                files[file.path] = file
+        return Written(files, self.folders)
 
 
 class UnsavedQueues:
@@ -44,14 +103,6 @@ class UnsavedQueues:
     def note(self, queues: Iterable[ConsumeQueue]) -> None:
         """Note queues with new entries in memory."""
         self.queues.update(dict.fromkeys(queues))
-
-    def adopt(self, spilled: Mapping[ConsumeQueue, int], folders: AbstractSet[str]) -> None:
-        """Note entries that recovery has written without a sync: for each queue the first one, and
-        the folders that have a new file.
-        """
-        for queue, first in spilled.items():
-            self._spilled[queue] = min(first, self._spilled.get(queue, first))
-        self._spilled_folders.update(folders)
 
     @property
     def new_count(self) -> int:
