@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from cometmq.insight.judge import BAD, SEVERITIES
 from cometmq.insight.words import NOTHING, lasting, rate
 from cometmq.spark.lag.analysis.report import build
-from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES, Report
+from cometmq.spark.lag.columns import STATUSES, Report
 from cometmq.spark.lag.history.snapshots import History as Folder
 from cometmq.spark.lag.output.findings import findings, time_left, verdict
 from cometmq.spark.lag.output.page import html_report

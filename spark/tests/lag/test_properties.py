@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from cometmq.insight.judge import SEVERITIES
 from cometmq.spark.collect.writer import snapshot_path
 from cometmq.spark.lag.analysis.report import build
-from cometmq.spark.lag.columns import SEVERITIES, STATUSES
+from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.history.upkeep import compact
 from cometmq.spark.lag.rules import Rules

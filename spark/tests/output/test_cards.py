@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.spark.lag.columns import BAD, STATUSES, Report
+from cometmq.insight.judge import BAD
+from cometmq.spark.lag.columns import STATUSES, Report
 from cometmq.spark.lag.output.page import anchor, command_for, html_report
 
 from .conftest import NOON, a_row, brokers

@@ -2,7 +2,6 @@
 """Broker answers, including odd ones, are converted to rows."""
 
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -10,8 +9,6 @@ from cometmq.remoting.bodies.stats import QueueTimeSpan, TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.spark.collect.broker import behind
-from cometmq.spark.schemas import struct_of
-from cometmq.spark.tables.arrow import arrow_schema
 from cometmq.spark.tables.columns import TABLES, topic_kind
 from cometmq.spark.tables.rows import BrokerState, TimeSpan, table
 
@@ -42,12 +39,6 @@ def _state() -> BrokerState:
 def _progress(state: BrokerState) -> dict[tuple[str, int], dict[str, object]]:
     rows = table("progress", [state]).to_pylist()
     return {(row["group"], row["queue_id"]): row for row in rows}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_arrow_schemas_equal_those_of_spark(name: str) -> None:
-    expected = to_arrow_schema(struct_of(TABLES[name]), timezone="UTC")
-    assert arrow_schema(TABLES[name]).equals(expected)
 
 
 def test_missing_offset_is_null_and_deleted_topics_are_skipped() -> None:

@@ -5,39 +5,19 @@ from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from cometmq.spark.errors import SchemaError
 from cometmq.spark.options.definitions import Options, Properties, Table
-from cometmq.spark.tables.columns import MESSAGES, TABLES, Column
-
-_TYPES: Final[dict[str, spark.DataType]] = {
-    "string": spark.StringType(),
-    "int": spark.IntegerType(),
-    "bigint": spark.LongType(),
-    "double": spark.DoubleType(),
-    "boolean": spark.BooleanType(),
-    "binary": spark.BinaryType(),
-    "timestamp": spark.TimestampType(),
-    "map<string,string>": spark.MapType(spark.StringType(), spark.StringType()),
-    "map<string,bigint>": spark.MapType(spark.StringType(), spark.LongType()),
-    "array<string>": spark.ArrayType(spark.StringType()),
-}
+from cometmq.spark.tables.arrow import arrow_schema
+from cometmq.spark.tables.columns import MESSAGES, TABLES
 
 COLUMNS: Final = {Table.MESSAGES: MESSAGES} | {Table(name): TABLES[name] for name in TABLES}
 
 
-def struct_of(columns: Iterable[Column]) -> spark.StructType:
-    return spark.StructType(
-        [
-            spark.StructField(column.name, _TYPES[column.type], nullable=not column.required)
-            for column in columns
-        ]
-    )
-
-
 def table_schema(options: Options) -> spark.StructType:
     """Return the schema of the table that the options select."""
-    schema = struct_of(COLUMNS[options.table])
+    schema = from_arrow_schema(arrow_schema(COLUMNS[options.table]))
     if options.table is Table.MESSAGES and options.include_properties is not Properties.MAP:
         schema.fields[-1] = spark.StructField("properties", spark.StringType())
     return _selected(schema, options)

@@ -20,14 +20,14 @@ import msgspec
 import typer
 
 from cometmq.client.credentials import credentials_from_file
-from cometmq.insight.judge import LATE_S, RISK_S, WINDOW_S
+from cometmq.insight.judge import LATE_S, RISK_S, SEVERITIES, WINDOW_S
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.visible import visible
 from cometmq.spark.collect.exposition import CollectorStats, exposed
 from cometmq.spark.collect.loop import INTERVAL_MIN_S, collect_once, collect_until_signal
 from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.lag.columns import SEVERITIES, Header
+from cometmq.spark.lag.columns import Header
 from cometmq.spark.lag.rules import Rules
 
 Root = Annotated[

@@ -18,6 +18,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "bigint": pa.int64(),
     "double": pa.float64(),
     "boolean": pa.bool_(),
+    "binary": pa.binary(),
     "timestamp": _UTC_MICROS,
     "array<string>": pa.list_(pa.field("element", pa.string())),
     "map<string,string>": pa.map_(pa.string(), pa.string()),

@@ -14,7 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.spark.lag.columns import REPORT_TABLES, SEVERITIES
+from cometmq.insight.judge import SEVERITIES
+from cometmq.spark.lag.columns import REPORT_TABLES
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.tables.arrow import arrow_schema
 

@@ -12,8 +12,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cometmq.insight.judge import BAD, SEVERITIES
 from cometmq.spark.lag.analysis.series import GROUP_KEY, KEY, KEY_COLUMNS, LAG, LAG_TOPICS
-from cometmq.spark.lag.columns import BAD, SEVERITIES, STATUSES
+from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.history.inputs import Inputs, Lags
 from cometmq.spark.lag.rules import Rules
 

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from cometmq.insight.judge import SEVERITIES
 from cometmq.spark.lag.analysis.brokers import BrokerFacts, broker_facts, broker_table, limits_table
 from cometmq.spark.lag.analysis.groups import group_tables, worst_first
 from cometmq.spark.lag.analysis.queues import queue_table
 from cometmq.spark.lag.analysis.series import KEY_COLUMNS
 from cometmq.spark.lag.analysis.side_tables import side_tables
-from cometmq.spark.lag.columns import REPORT_TABLES, SEVERITIES, STATUSES, Header, Report
+from cometmq.spark.lag.columns import REPORT_TABLES, STATUSES, Header, Report
 from cometmq.spark.lag.history.inputs import Inputs, read_inputs
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules

@@ -23,36 +23,34 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.spark.collect.writer import hour_of
 from cometmq.spark.tables.arrow import arrow_schema
-from cometmq.spark.tables.columns import Column, Columns, ddl
+from cometmq.spark.tables.columns import columns, ddl
 
 AGG10: Final = "agg10/progress"
 AGG60: Final = "agg60/stats"
 SLOT_MINUTES: Final = 10
 KEY: Final = ("cluster", "group", "broker_name", "topic", "queue_id")
 
-STATS: Final[Columns] = (
-    Column("hour_ts", "timestamp", "Start of the hour", required=True),
-    Column("cluster", "string", "Cluster", required=True),
-    Column("group", "string", "Consumer group", required=True),
-    Column("broker_name", "string", "Broker", required=True),
-    Column("topic", "string", "Topic", required=True),
-    Column("queue_id", "int", "Queue", required=True),
-    Column("n", "bigint", "Snapshots with a committed offset", required=True),
-    Column("t", "double", "Sum of t: seconds since the start of the hour", required=True),
-    Column("tt", "double", "Sum of t * t", required=True),
-    Column("y", "double", "Sum of y: lag minus `lag_first`", required=True),
-    Column("ty", "double", "Sum of t * y", required=True),
-    Column("lag_first", "bigint", "Lag at the first snapshot", required=True),
-    Column("lag_last", "bigint", "Lag at the last snapshot", required=True),
-    Column("lag_min", "bigint", "Lowest lag", required=True),
-    Column("lag_max", "bigint", "Highest lag", required=True),
-    Column("c_min", "bigint", "Lowest committed offset", required=True),
-    Column("c_max", "bigint", "Highest committed offset", required=True),
-    Column(
-        "resets", "bigint", "Number of times the committed offset went backwards", required=True
-    ),
-    Column("online", "boolean", "Whether the group had a member at any time", required=True),
-)
+STATS: Final = columns("""
+    hour_ts     timestamp! Start of the hour
+    cluster     string!    Cluster
+    group       string!    Consumer group
+    broker_name string!    Broker
+    topic       string!    Topic
+    queue_id    int!       Queue
+    n           bigint!    Snapshots with a committed offset
+    t           double!    Sum of t: seconds since the start of the hour
+    tt          double!    Sum of t * t
+    y           double!    Sum of y: lag minus `lag_first`
+    ty          double!    Sum of t * y
+    lag_first   bigint!    Lag at the first snapshot
+    lag_last    bigint!    Lag at the last snapshot
+    lag_min     bigint!    Lowest lag
+    lag_max     bigint!    Highest lag
+    c_min       bigint!    Lowest committed offset
+    c_max       bigint!    Highest committed offset
+    resets      bigint!    Number of times the committed offset went backwards
+    online      boolean!   Whether the group had a member at any time
+""")
 
 
 def agg10(progress: pa.Table) -> pa.Table:

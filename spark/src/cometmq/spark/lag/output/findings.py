@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from cometmq.insight.judge import STATES, Status
+from cometmq.insight.judge import BAD, STATES, Status
 from cometmq.insight.words import NOTHING, count, counted, lasting, moment, rate
-from cometmq.spark.lag.columns import BAD, Header, Report, Row
+from cometmq.spark.lag.columns import Header, Report, Row
 
 _YEAR_S: Final = 365 * 86_400
 _UNSURE: Final = frozenset({"UNKNOWN", "NEVER_COMMITTED"})

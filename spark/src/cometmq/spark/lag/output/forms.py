@@ -14,19 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.insight.judge import SEVERITIES
 from cometmq.spark.collect.exposition import REPORT_METRICS
-from cometmq.spark.lag.columns import (
-    REPORT_TABLES,
-    SCHEMA_VERSION,
-    SEVERITIES,
-    STATUSES,
-    Column,
-    Columns,
-    Header,
-    Report,
-)
+from cometmq.spark.lag.columns import REPORT_TABLES, STATUSES, Header, Report
 from cometmq.spark.lag.output.page import html_report
 from cometmq.spark.lag.output.prometheus import metrics_text
+from cometmq.spark.tables.columns import SCHEMA_VERSION, Column, Columns
 from cometmq.spark.tables.files import write_bytes
 
 SCHEMA_PATH: Final = Path(__file__).with_name("report.schema.json")

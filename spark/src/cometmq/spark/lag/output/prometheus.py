@@ -14,8 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import delete_from_gateway, generate_latest, push_to_gateway
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from cometmq.insight.judge import BAD
 from cometmq.remoting.errors import CometError
-from cometmq.spark.lag.columns import BAD, STATUSES, Report, Row
+from cometmq.spark.lag.columns import STATUSES, Report, Row
 
 PUSH_TIMEOUT_S: Final = 10.0
 

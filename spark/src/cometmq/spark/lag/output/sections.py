@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
+from cometmq.insight.judge import BAD
 from cometmq.insight.words import NOTHING, count, lasting, moment, percent, rate, short
-from cometmq.spark.lag.columns import BAD, Report, Row
+from cometmq.spark.lag.columns import Report, Row
 
 ROWS_MAX: Final = 100
 _METHODS: Final = {"extrap_min": "at least ", "interp": "about "}
