@@ -219,13 +219,14 @@ async def test_no_name_server_is_an_error():
 async def test_a_watch_keeps_the_last_snapshot_when_the_name_server_fails(fakes):
     seen: list[Snapshot] = []
     async with AdminClient(fakes.namesrv) as admin:
-        watch = Watch(admin, interval_s=0.01, seen=seen.append)
-        running = asyncio.get_running_loop().create_task(watch.run())
-        await eventually(lambda: len(seen) > 2)
+        watch = Watch(admin, seen=seen.append)
+        assert await watch.fresh(60_000) is await watch.fresh(60_000)
+        watch.renew()
+        newest = await watch.fresh(60_000)
+        assert len(seen) == 2
         await fakes.__aexit__()
-        await eventually(lambda: watch.failure)
-        running.cancel()
-    assert watch.snapshot is seen[-1]
+        assert await watch.fresh(0) is newest is seen[-1]
+        assert watch.failure
 
 
 async def test_callers_at_the_same_time_share_one_look(fakes):

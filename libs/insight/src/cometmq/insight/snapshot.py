@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes snapshots of a cluster: `look` takes one, `Watch` takes them at intervals."""
+"""Takes snapshots of a cluster: `look` takes one, `Watch` keeps the newest for a while."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,8 +25,6 @@ from cometmq.insight.model import (
 )
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.clock import boottime_ms
-
-INTERVAL_S: Final = 5.0
 
 
 async def look(
@@ -159,16 +157,15 @@ def _key(place: Place) -> str:
 
 
 class Watch:
-    """Takes a snapshot of a cluster every few seconds, and keeps the newest."""
+    """Takes snapshots of a cluster on request, and keeps the newest."""
 
     def __init__(
         self,
         admin: AdminClient,
         *,
-        interval_s: float = INTERVAL_S,
-        expected: Collection[str] = (),
-        seen: Callable[[Snapshot], None] = lambda _: None,
+        seen: Callable[[Snapshot], object] = lambda _: None,
         further: Callable[[], Sequence[Certificate]] = tuple,
+        now_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         """`seen` is called with each snapshot, for example to store its figures; `further`
         returns certificates that the caller knows.
@@ -179,10 +176,10 @@ class Watch:
         self.error: CometError | None = None
         """Why the last attempt yielded no snapshot; None if it succeeded."""
         self._admin = admin
-        self._interval_s = interval_s
-        self._expected = expected
         self._seen = seen
         self._further = further
+        self._now_ms = now_ms
+        self._begun_ms: int | None = None
         self._looking: asyncio.Lock = asyncio.Lock()
 
     @property
@@ -190,11 +187,21 @@ class Watch:
         """Why the last attempt yielded no snapshot; empty if it succeeded."""
         return "" if self.error is None else str(self.error)
 
-    async def run(self) -> None:
-        """Take snapshots until cancelled."""
-        while True:
+    async def fresh(self, age_ms: int) -> Snapshot:
+        """Return a snapshot that is not older, or the last one if none can be taken; raise
+        CometError if there never was one.
+        """
+        is_old = self._begun_ms is None or self._now_ms() - self._begun_ms >= age_ms
+        if is_old or self.snapshot is None:
             await self.refresh()
-            await asyncio.sleep(self._interval_s)
+        if self.snapshot is None:
+            assert self.error is not None
+            raise self.error
+        return self.snapshot
+
+    def renew(self) -> None:
+        """Let the next call of `fresh` take a snapshot, as after a change."""
+        self._begun_ms = None
 
     async def refresh(self) -> Snapshot | None:
         """Take a snapshot and return it; if no name server answers, return the previous one.
@@ -205,13 +212,9 @@ class Watch:
         async with self._looking:
             if was_looking and self.error is None:
                 return self.snapshot
+            self._begun_ms = self._now_ms()
             try:
-                found = await look(
-                    self._admin,
-                    history=self.history,
-                    expected=self._expected,
-                    further=self._further(),
-                )
+                found = await look(self._admin, history=self.history, further=self._further())
             except CometError as error:
                 self.error = error
                 return self.snapshot

@@ -4,7 +4,6 @@ pages.
 """
 
 import asyncio
-import math
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from cometmq.insight.history import Progress
 from cometmq.insight.model import Certificate, Snapshot
 from cometmq.insight.reading import ReadingAdmin
 from cometmq.insight.snapshot import OURS, Watch, certificates_at
-from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import credentials_of
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
@@ -95,7 +94,6 @@ class ConsoleApp:
         self._started = AsyncExitStack()
         self._watch: Watch
         self._findings: Findings
-        self._look_ms: float = -math.inf
         self._others: list[Program] = []
         self._expiring: list[Certificate] = []
         self._tls: WatchedContext[ssl.SSLContext] | None = None
@@ -147,7 +145,12 @@ class ConsoleApp:
             await stack.enter_async_context(reader)
             background = TaskSet(self._log)
             stack.push_async_callback(background.close)
-            self._watch = Watch(client, further=self._further, seen=self._judge)
+            self._watch = Watch(
+                client,
+                further=self._further,
+                seen=lambda it: self._findings.of(it),  # noqa: PLW0108  # it is made below
+                now_ms=self._clock.monotonic_ms,
+            )
             self._findings = Findings(self._watch.history)
             await self._read_certificates()
             look = every(
@@ -162,7 +165,7 @@ class ConsoleApp:
                 admin=client,
                 reader=reader,
                 snapshot=self._snapshot,
-                renew=self._renew,
+                renew=self._watch.renew,
                 findings=self._findings,
                 history=history,
                 audit=audit,
@@ -319,7 +322,6 @@ class ConsoleApp:
 
     async def look(self) -> Snapshot | None:
         """Take a snapshot now, and return the newest; None if no name server has ever answered."""
-        self._look_ms = self._clock.monotonic_ms()
         return await self._watch.refresh()
 
     @property
@@ -327,25 +329,18 @@ class ConsoleApp:
         """The groups that read nothing, though they have unread messages."""
         return self._watch.history.pauses
 
-    def _judge(self, snapshot: Snapshot) -> None:
-        self._findings.of(snapshot)
-
-    def _renew(self) -> None:
-        self._look_ms = -math.inf
-
     async def _snapshot(self) -> Snapshot:
         """Return a snapshot that is fresh, or the last one if a new one takes too long."""
-        newest = self._watch.snapshot
-        if newest is None or self._clock.monotonic_ms() - self._look_ms >= FRESH_MS:
-            newest = await self.look()
-        if newest is None:
+        try:
+            return await self._watch.fresh(FRESH_MS)
+        except CometError as error:
             text = (
-                f"{self._settings.namesrv_addr}: {self._watch.failure}; start a name server there,"
-                " or start the console with the right address (-n or namesrvAddr); this"
-                " page shows the cluster when one answers (runbook namesrv-unreachable.md)"
+                f"{self._settings.namesrv_addr}: {error}; start a name server there, or start the"
+                " console with the right address (-n or namesrvAddr); this page shows the cluster"
+                " when one answers (runbook namesrv-unreachable.md)"
             )
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="No name server answers")
-        return newest
+            problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="No name server answers")
+            raise problem from error
 
 
 class _Collector:

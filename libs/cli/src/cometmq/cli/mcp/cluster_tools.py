@@ -10,7 +10,6 @@ from cometmq.cli.mcp.tool import Arguments, Limit, Name, Nothing, Session, Text,
 from cometmq.cli.verbs.explain import explained
 from cometmq.client.errors import ClientError
 from cometmq.insight.finding import Finding
-from cometmq.insight.findings import findings
 from cometmq.insight.model import (
     Broker,
     BrokerState,
@@ -107,7 +106,7 @@ class Findings(msgspec.Struct, frozen=True):
 
 async def _findings(session: Session, _: Nothing) -> Findings:
     found = await session.snapshot()
-    rows = findings(found, session.looks)
+    rows = session.findings.of(found)
     notes = _notes(found)
     if len(rows) > ROWS_MAX:
         notes.insert(0, f"only the worst {ROWS_MAX} of {len(rows):,} findings are listed")

@@ -7,22 +7,22 @@ that a reader would not see, which can hide instructions, are written out.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import DamagedMessage, MessageExt
 from cometmq.console.audit import Audit
 from cometmq.insight import times
 from cometmq.insight.changes.change import Risk
 from cometmq.insight.decode import decode
-from cometmq.insight.history import History
+from cometmq.insight.findings import Findings
 from cometmq.insight.model import Snapshot
-from cometmq.insight.snapshot import look
+from cometmq.insight.snapshot import Watch
 
 FRESH_MS: Final = 2_000
 """The greatest age of the snapshot that tools use."""
@@ -69,14 +69,10 @@ class Nothing(Arguments, frozen=True, kw_only=True):
 
 
 class Session:
-    """The clients, the snapshot and the audit log that the tools of one server share.
-
-    The session belongs to the event loop that it is made on.
-    """
+    """The clients, the snapshot and the audit log that the tools of one server share."""
 
     def __init__(self, admin: AdminClient, *, reader: AdminClient, audit: Audit, user: str) -> None:
         """`reader` leaves out brokers that do not answer; `user` is the name for the audit log."""
-        self._loop = asyncio.get_running_loop()
         self.admin = admin
         self.reader = reader
         self.audit = audit
@@ -84,32 +80,13 @@ class Session:
         self.client = ""
         """The name of the client program, as it has given it."""
         self.changing: asyncio.Lock = asyncio.Lock()
-        self._looks = History()
-        self._looking: asyncio.Lock = asyncio.Lock()
-        self._snapshot: Snapshot | None = None
-        self._looked_ms = 0
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the session's loop; any loop may await it."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    @property
-    def looks(self) -> History:
-        """The history of snapshots, which shows since when a state lasts."""
-        return self._looks
+        self._watch = Watch(admin)
+        self.findings = Findings(self._watch.history)
+        self.renew = self._watch.renew
 
     async def snapshot(self) -> Snapshot:
         """Return a snapshot not older than FRESH_MS; raise CometError if no name server answers."""
-        async with self._looking:
-            found = self._snapshot
-            if found is None or monotonic_ms() - self._looked_ms >= FRESH_MS:
-                found = self._snapshot = await look(self.admin, history=self._looks)
-                self._looked_ms = monotonic_ms()
-            return found
-
-    def renew(self) -> None:
-        """Drop the snapshot after a change, so that the next call takes a new one."""
-        self._snapshot = None
+        return await self._watch.fresh(FRESH_MS)
 
 
 class Tool(NamedTuple):

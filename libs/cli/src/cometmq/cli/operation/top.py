@@ -113,7 +113,7 @@ async def _watched(namesrv: str, screen: Screen, every_s: float) -> None:
     options = with_access(ClientOptions())
     changed = asyncio.Event()
     async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
-        watch = Watch(admin, interval_s=every_s)
+        watch = Watch(admin)
         if (first := await watch.refresh()) is None:
             raise _failure(watch)
         screen.note(first)
