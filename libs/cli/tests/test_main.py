@@ -16,6 +16,7 @@ from cometmq.cli import main as cli
 from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS
+from cometmq.cli.mqadmin.frame import Reply
 from cometmq.peers.comet import PROGRAM
 from cometmq.runtime import programs
 
@@ -161,7 +162,7 @@ def test_options_of_cometmq_stand_before_or_after_the_command(monkeypatch, args,
         "cometmq.cli.verbs.topics.ask", lambda namesrv, _: seen.append(namesrv) or ([], [])
     )
     monkeypatch.setattr(
-        "cometmq.cli.mqadmin.topics.ask", lambda namesrv, _: seen.append(namesrv) or []
+        "cometmq.cli.mqadmin.frame.ask", lambda namesrv, _: seen.append(namesrv) or Reply("", [])
     )
     env = {"NAMESRV_ADDR": "env:1", "COMETMQ_ACCESS_KEY": None}
     result = invoke(*args, env=env)

@@ -10,12 +10,11 @@ import typer
 
 from cometmq.cli.mqadmin.frame import (
     Column,
+    Reply,
     Target,
     ask_each,
-    exit_if_any,
     local_time,
-    print_done,
-    print_table,
+    table,
     time_column,
 )
 from cometmq.remoting.errors import ConnectFailed, RequestTimeout
@@ -39,7 +38,8 @@ def zone(monkeypatch):
 
 
 def test_a_table_reads_as_mqadmins_for_people(zone, capsys):
-    print_table(COLUMNS, [("broker-a", 7, 1.005, 1_700_000_000_123), (None,) * 4], as_json=False)
+    rows = [("broker-a", 7, 1.005, 1_700_000_000_123), (None,) * 4]
+    table(COLUMNS, rows).print(as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "#Broker Name  #QID      #TPS #Last",
         "brok    7         1.00 2023-11-15 06:13:20,123",
@@ -48,14 +48,14 @@ def test_a_table_reads_as_mqadmins_for_people(zone, capsys):
 
 
 def test_a_table_is_a_list_of_objects_for_scripts(capsys):
-    print_table(COLUMNS, [("broker-a", 7, 1.5, 1_700_000_000_123), (None,) * 4][:1], as_json=True)
+    table(COLUMNS, [("broker-a", 7, 1.5, 1_700_000_000_123)]).print(as_json=True)
     assert json.loads(capsys.readouterr().out) == [
         {"broker": "broker-a", "queue": 7, "tps": 2, "last": "2023-11-14T22:13:20.123Z"}
     ]
 
 
 def test_a_heading_can_be_left_out(capsys):
-    print_table(COLUMNS[:2], [("b", 1)], as_json=False, has_heading=False)
+    table(COLUMNS[:2], [("b", 1)], has_heading=False).print(as_json=False)
     assert capsys.readouterr().out == "b       1\n"
 
 
@@ -65,10 +65,10 @@ def test_an_unknown_moment_is_blank(zone):
 
 
 def test_the_result_is_printed_once(capsys):
-    print_done("done", {"topic": "T"}, as_json=False)
-    print_done("", {}, as_json=False)
+    Reply("done", {"topic": "T"}).print(as_json=False)
+    Reply("", {}).print(as_json=False)
     assert capsys.readouterr().out == "done\n"
-    print_done("done", {"topic": "T"}, as_json=True)
+    Reply("done", {"topic": "T"}).print(as_json=True)
     assert json.loads(capsys.readouterr().out) == {"topic": "T"}
 
 
@@ -100,11 +100,9 @@ class Broker:
 def test_all_brokers_are_asked_whichever_fail(capsys):
     gone, slow = ConnectFailed("gone"), RequestTimeout("slow")
     brokers: list[Any] = [Broker("x:1"), Broker("y:1", gone), Broker("z:1", slow)]
-    answers, failures = asyncio.run(ask_each(brokers, Broker.facts))
+    answers, failed = asyncio.run(ask_each(brokers, Broker.facts))
     assert answers == {"x:1": {"a": "b"}}
-    assert failures == {"y:1": gone, "z:1": slow}
-    exit_if_any({})
     with pytest.raises(typer.Exit) as caught:
-        exit_if_any(failures)
+        Reply(failed=failed).print(as_json=False)
     assert caught.value.exit_code == 1
     assert capsys.readouterr().err == "cometmq: y:1: gone\ncometmq: z:1: slow\n"

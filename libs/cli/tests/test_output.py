@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cometmq.cli import tables
 from cometmq.cli.failures import print_error
-from cometmq.cli.mqadmin.frame import Column, exit_if_any, print_done, print_table
+from cometmq.cli.mqadmin.frame import Column, Reply, failures, table
 from cometmq.cli.outcome import DAMAGES, note_damage
 from cometmq.cli.output import print_facts, print_notes, print_rows
 from cometmq.cli.say import say
@@ -188,10 +188,9 @@ def test_mqadmin_prints_no_control_characters(capsys):
     """Whoever reaches a name server chooses the names in the routes."""
     evil = "T\x1b]0;title\x07\x9b2J\u2028\u200f\x7f"
     columns = [Column("name", "#Name", "%-20s"), Column("text", "#Text", "%s")]
-    print_table(columns, [(f"{evil}\nfaked", evil)], as_json=False)
-    print_done(f"deleted {evil}", {}, as_json=False)
+    table(columns, [(f"{evil}\nfaked", evil)]).print(as_json=False)
     with pytest.raises(typer.Exit):
-        exit_if_any({evil: ServerError(evil)})
+        Reply(f"deleted {evil}", {}, failures({evil: ServerError(evil)})).print(as_json=False)
     note_damage(evil)
     DAMAGES.clear()
     say(msgspec.json.encode([evil]))

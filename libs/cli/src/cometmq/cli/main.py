@@ -163,7 +163,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.verbs.generate", "Print files for Grafana, Prometheus, KEDA, systemd.", OWN
     ),
     "mqadmin": CommandInfo(
-        "cometmq.cli.mqadmin.listing",
+        "cometmq.cli.mqadmin",
         "Run one of RocketMQ's mqadmin commands.",
         OWN,
         accepts_empty=True,

@@ -5,40 +5,32 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
-import typer
-
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin import COMMANDS
 from cometmq.cli.mqadmin.frame import (
     AnyBrokers,
     Column,
     Family,
     Force,
-    Namesrv,
+    Reply,
     Target,
     TrueFalse,
     ask_each,
-    exit_if_any,
-    print_done,
-    print_table,
+    failures,
+    objects,
+    opt,
+    sections,
+    table,
+    text_of,
     time_column,
-    to_object,
 )
 from cometmq.cli.mqadmin.group_settings import BROKER, refuse_unknown
-from cometmq.cli.output import AsJson, print_json
-from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient, ClusterMember
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import Load
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.remoting.bodies.connections import ProducerInfo
-from cometmq.remoting.bodies.stats import BrokerConsumeStats
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.progress import difference
 
 app = Family()
-
 
 HOUR_MS: Final = 3_600_000
 
@@ -69,40 +61,27 @@ TOTAL_COLUMNS: Final = (
 )
 
 
-@app.named("clusterList")
-def cluster_list(
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+@app.asks("clusterList")
+async def _cluster_list(
+    admin: AdminClient,
     interval_s: Annotated[
-        int | None,
-        typer.Option("-i", "--interval", min=1, help="Repeat every N seconds until Ctrl-C."),
+        int | None, opt("-i", "--interval", "Repeat every N seconds until Ctrl-C.", min=1)
     ] = None,
     *,
     with_totals: Annotated[
-        bool,
-        typer.Option(
-            "-m", "--moreStats", help="Show message counts for yesterday and today instead."
-        ),
+        bool, opt("-m", "--moreStats", "Show message counts for yesterday and today instead.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show every broker with its load."""
-
-    async def show(admin: AdminClient) -> dict[str, CometError]:
+    as_json: bool,
+) -> Reply:
+    columns, row = (TOTAL_COLUMNS, _total_row) if with_totals else (BASE_COLUMNS, _base_row)
+    while True:
         members = await admin.members()
-        if with_totals:
-            print_table(TOTAL_COLUMNS, map(_total_row, members), as_json=as_json)
-        else:
-            print_table(BASE_COLUMNS, map(_base_row, members), as_json=as_json)
-        return {it.address: it.failure for it in members if it.failure is not None}
-
-    async def question(admin: AdminClient) -> dict[str, CometError]:
-        failures = await show(admin)
-        while interval_s is not None:
-            await asyncio.sleep(interval_s)
-            failures = await show(admin)
-        return failures
-
-    exit_if_any(ask(namesrv, question))
+        failed = {it.address: it.failure for it in members if it.failure is not None}
+        reply = table(columns, [*map(row, members)])
+        if interval_s is None:
+            return reply._replace(failed=failures(failed))
+        reply.print(as_json=as_json)
+        await asyncio.sleep(interval_s)
 
 
 def _base_row(member: ClusterMember) -> tuple[Any, ...]:
@@ -139,72 +118,43 @@ CONSUME_COLUMNS: Final = (
     time_column("last_time", "#LastTime"),
 )
 
-OneBroker = Annotated[str, typer.Option("-b", "--brokerAddr", help="Address of the broker.")]
-
 
 # -- settings ---------------------------------------------------------------------------------
 
 
-@app.named("updateBrokerConfig")
-def update_broker_config(
-    key: Annotated[str, typer.Option("-k", "--key", help="Name of the setting.")],
-    value: Annotated[str, typer.Option("-v", "--value", help="New value.")],
+@app.asks("updateBrokerConfig")
+async def _update_broker_config(
+    admin: AdminClient,
+    key: Annotated[str, opt("-k", "--key", "Name of the setting.")],
+    value: Annotated[str, opt("-v", "--value", "New value.")],
     target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Change a setting of running brokers."""
+) -> Reply:
     key, value = key.strip(), value.strip()
-
-    async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
-        masters = await target.masters(admin)
-        if not force:
-            configs, _ = await ask_each(masters, lambda one: one.config())
-            for address, config in configs.items():
-                refuse_unknown(key, address, config, BROKER)
-        return await ask_each(masters, lambda one: one.update_config({key: value}, is_forced=True))
-
-    done, failures = ask(namesrv, question)
+    masters = await target.masters(admin)
+    if not force:
+        configs, _ = await ask_each(masters, lambda one: one.config())
+        for address, config in configs.items():
+            refuse_unknown(key, address, config, BROKER)
+    done, failed = await ask_each(
+        masters, lambda one: one.update_config({key: value}, is_forced=True)
+    )
     lines = [f"update broker config success, {address}" for address in done]
-    facts = {"brokers": list(done), "key": key, "value": value}
-    print_done("\n".join(lines), facts, as_json=as_json)
-    exit_if_any(failures)
+    return Reply("\n".join(lines), {"brokers": list(done), "key": key, "value": value}, failed)
 
 
-@app.named("getBrokerConfig")
-def get_broker_config(
-    target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show the settings of brokers."""
-
-    async def question(
-        admin: AdminClient,
-    ) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, CometError]]:
-        if target.broker is not None:
-            titles, members = {target.broker: target.broker}, [admin.broker(target.broker)]
-        else:
-            groups = list((await admin.broker_groups(target.cluster)).values())
-            titles = {
-                it.address: _role_title(group, it) for group in groups for it in group.values()
-            }
-            members = [it for group in groups for it in group.values()]
-        return titles, *await ask_each(members, lambda one: one.config())
-
-    titles, found, failures = ask(namesrv, question)
-    if as_json:
-        print_json(found)
+@app.asks("getBrokerConfig")
+async def _get_broker_config(admin: AdminClient, target: Target) -> Reply:
+    if target.broker is not None:
+        titles, members = {target.broker: target.broker}, [admin.broker(target.broker)]
     else:
-        for address, config in found.items():
-            say(f"============{titles[address]}============")
-            for key, value in config.items():
-                say(f"{key:<50}=  {value}")
-            say()
-    exit_if_any(failures)
+        groups = list((await admin.broker_groups(target.cluster)).values())
+        titles = {it.address: _role_title(group, it) for group in groups for it in group.values()}
+        members = [it for group in groups for it in group.values()]
+    found, failed = await ask_each(members, lambda one: one.config())
+    by_title = {titles[address]: config for address, config in found.items()}
+    return Reply(sections(by_title, below="\n"), found, failed)
 
 
 def _role_title(group: dict[int, BrokerAdmin], member: BrokerAdmin) -> str:
@@ -217,48 +167,29 @@ def _role_title(group: dict[int, BrokerAdmin], member: BrokerAdmin) -> str:
 # -- figures ----------------------------------------------------------------------------------
 
 
-@app.named("brokerStatus")
-def broker_status(
-    target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show the run-time statistics of brokers."""
-    found, failures = target.ask(namesrv, lambda one: one.runtime_info(), with_slaves=True)
-    if as_json:
-        print_json(found)
-    else:
-        for address, facts in found.items():
-            prefix = "" if target.broker is not None else f"{address:<24} "
-            for key, value in sorted(facts.items()):
-                say(f"{prefix}{key:<32}: {value}")
-    exit_if_any(failures)
+@app.asks("brokerStatus")
+async def _broker_status(admin: AdminClient, target: Target) -> Reply:
+    found, failed = await target.ask(admin, lambda one: one.runtime_info(), with_slaves=True)
+    lines = [
+        f"{'' if target.broker is not None else f'{address:<24} '}{key:<32}: {value}"
+        for address, facts in found.items()
+        for key, value in sorted(facts.items())
+    ]
+    return Reply("\n".join(lines), found, failed)
 
 
-@app.named("brokerConsumeStats")
-def broker_consume_stats(
-    broker: OneBroker,
+@app.asks("brokerConsumeStats")
+async def _broker_consume_stats(
+    admin: AdminClient,
+    broker: Annotated[str, opt("-b", "--brokerAddr", "Address of the broker.")],
     timeout_ms: Annotated[
-        int, typer.Option("-t", "--timeoutMillis", min=1, help="Timeout of the request.")
+        int, opt("-t", "--timeoutMillis", "Timeout of the request.", min=1)
     ] = 50_000,
-    level: Annotated[
-        int, typer.Option("-l", "--level", min=0, help="Only queues with at least this lag.")
-    ] = 0,
-    order: Annotated[
-        TrueFalse, typer.Option("-o", "--order", help="Only ordered topics.")
-    ] = "false",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show the progress of all groups on a broker."""
-
-    async def question(admin: AdminClient) -> BrokerConsumeStats:
-        one = admin.broker(broker)
-        return await one.all_consume_stats(is_order=order == "true", timeout_ms=timeout_ms)
-
-    found = ask(namesrv, question)
+    level: Annotated[int, opt("-l", "--level", "Only queues with at least this lag.", min=0)] = 0,
+    order: Annotated[TrueFalse, opt("-o", "--order", "Only ordered topics.")] = "false",
+) -> Reply:
+    one = admin.broker(broker)
+    found = await one.all_consume_stats(is_order=order == "true", timeout_ms=timeout_ms)
     rows = [
         (
             *(queue.topic, group, queue.broker_name, queue.queue_id),
@@ -271,27 +202,17 @@ def broker_consume_stats(
         if (diff := difference(at.consumer_offset, at.broker_offset)) >= level
         and at.last_timestamp > 0
     ]
-    if as_json:
-        objects = [to_object(CONSUME_COLUMNS, row) for row in rows]
-        print_json({"queues": objects, "diff_total": found.total_diff})
-    else:
-        print_table(CONSUME_COLUMNS, rows, as_json=False)
-        say(f"\nDiff Total: {found.total_diff}")
+    return Reply(
+        f"{text_of(CONSUME_COLUMNS, rows)}\n\nDiff Total: {found.total_diff}",
+        {"queues": objects(CONSUME_COLUMNS, rows), "diff_total": found.total_diff},
+    )
 
 
-@app.named("producer")
-def producer(
-    broker: Annotated[str, typer.Option("-b", "--broker", help="Address of the broker.")],
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show the connected members of all producer groups of a broker."""
-
-    async def question(admin: AdminClient) -> dict[str, list[ProducerInfo]]:
-        return await admin.broker(broker).producers()
-
-    found = ask(namesrv, question)
+@app.asks("producer")
+async def _producer(
+    admin: AdminClient, broker: Annotated[str, opt("-b", "--broker", "Address of the broker.")]
+) -> Reply:
+    found = await admin.broker(broker).producers()
     lines = [
         f"producer group ({group}) instance : clientId={one.client_id},remoteIP={one.remote_ip}, "
         f"language={one.language}, version={one.version}, "
@@ -299,7 +220,7 @@ def producer(
         for group, members in found.items()
         for one in members
     ]
-    print_done("\n".join(lines), found, as_json=as_json)
+    return Reply("\n".join(lines), found)
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -308,16 +229,10 @@ def producer(
 def _named_cleaning(name: str, clean: Callable[[BrokerAdmin], Awaitable[None]]) -> None:
     """Add a command that cleans a broker, the brokers of a cluster, or all brokers."""
 
-    @app.named(name, COMMANDS[name].help)
-    def command(
-        target: AnyBrokers,
-        namesrv: Namesrv = DEFAULT_NAMESRV,
-        *,
-        as_json: AsJson = False,
-    ) -> None:
-        done, failures = target.ask(namesrv, clean, with_slaves=True)
-        print_done("false" if failures else "success", {"brokers": list(done)}, as_json=as_json)
-        exit_if_any(failures)
+    @app.asks(name)
+    async def _clean(admin: AdminClient, target: AnyBrokers) -> Reply:
+        done, failed = await target.ask(admin, clean, with_slaves=True)
+        return Reply("false" if failed else "success", {"brokers": list(done)}, failed)
 
 
 _named_cleaning("cleanExpiredCQ", BrokerAdmin.clean_expired_queues)

@@ -8,11 +8,9 @@ from tempfile import gettempdir
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Target, print_done, print_table
-from cometmq.cli.output import AsJson
+from cometmq.cli.connecting import wrong_usage
+from cometmq.cli.mqadmin.frame import Column, Family, Reply, Target, opt, table
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import BrokerFigures, Traffic, read_figures
@@ -34,7 +32,6 @@ from cometmq.remoting.versions import CURRENT_VERSION, version_name
 
 app = Family()
 
-
 NO_CONSUMER: Final = "NO_CONSUMER"
 COLUMNS: Final = (
     Column("topic", "#Topic", "%-64.64s  "),
@@ -50,32 +47,25 @@ COLUMNS: Final = (
 )
 
 
-@app.named("statsAll")
-def stats_all(
-    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+@app.asks("statsAll")
+async def _stats_all(
+    admin: AdminClient,
+    topic: Annotated[str | None, opt("-t", "--topic", "Only this topic.")] = None,
     *,
-    only_active: Annotated[
-        bool, typer.Option("-a", "--activeTopic", help="Only topics with traffic.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+    only_active: Annotated[bool, opt("-a", "--activeTopic", "Only topics with traffic.")] = False,
+) -> Reply:
     """Show rates and counts of all topics and their groups.
 
     As in RocketMQ, the figures of 24 hours come from samples: they stay 0 for messages older than
     a minute until the next sample, which may take ten minutes. `cometmq cluster` counts all of
     today's messages.
     """
-
-    async def question(admin: AdminClient) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for name in await admin.topics():
-            if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and topic in (None, name):
-                with suppress(CometError):  # the topic's brokers may not answer at the moment
-                    rows += await _rows(admin, name, only_active=only_active)
-        return rows
-
-    print_table(COLUMNS, ask(namesrv, question), as_json=as_json)
+    rows: list[tuple[Any, ...]] = []
+    for name in await admin.topics():
+        if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and topic in (None, name):
+            with suppress(CometError):  # the topic's brokers may not answer at the moment
+                rows += await _rows(admin, name, only_active=only_active)
+    return table(COLUMNS, rows)
 
 
 async def _rows(admin: AdminClient, topic: str, *, only_active: bool) -> list[tuple[Any, ...]]:
@@ -213,45 +203,35 @@ CONFIG_KEYS: Final = (
     "msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS",
     "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
 )  # fmt: skip
-Folder = Annotated[Path, typer.Option("-f", "--filePath", help="Folder to write to.")]
-WholeCluster = Annotated[str, typer.Option("-c", "--clusterName", help="Name of the cluster.")]
+Folder = Annotated[Path, opt("-f", "--filePath", "Folder to write to.")]
+WholeCluster = Annotated[str, opt("-c", "--clusterName", "Name of the cluster.")]
 
 
-# -- topics and groups ------------------------------------------------------------------------
-
-
-@app.named("exportMetadata")
-def export_metadata(
+@app.asks("exportMetadata")
+async def _export_metadata(
+    admin: AdminClient,
     target: Target,
     folder: Folder = DEFAULT_FOLDER,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    only_topics: Annotated[bool, typer.Option("-t", "--topic", help="Export only topics.")] = False,
+    only_topics: Annotated[bool, opt("-t", "--topic", "Export only topics.")] = False,
     only_groups: Annotated[
-        bool, typer.Option("-g", "--subscriptionGroup", help="Export only consumer groups.")
+        bool, opt("-g", "--subscriptionGroup", "Export only consumer groups.")
     ] = False,
     with_special: Annotated[
-        bool, typer.Option("-s", "--specialTopic", help="Include retry and dead-letter topics.")
+        bool, opt("-s", "--specialTopic", "Include retry and dead-letter topics.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Export topics and consumer groups to a file."""
+) -> Reply:
     if only_topics and only_groups:
         raise wrong_usage("give -t or -g, not both")
-
-    async def question(admin: AdminClient) -> dict[str, Any]:
-        masters = await target.masters(admin)
-        return await _metadata(masters, with_special=with_special)
-
-    found = ask(namesrv, question)
+    found = await _metadata(await target.masters(admin), with_special=with_special)
     name = "metadata.json"
     if only_topics:
         name = "topic.json"
-        found = {"topicConfigTable": found["topicConfigTable"]}
+        del found["subscriptionGroupTable"]
     elif only_groups:
         name = "subscriptionGroup.json"
-        found = {"subscriptionGroupTable": found["subscriptionGroupTable"]}
-    _write(folder / name, found | {"exportTime": wall_ms()}, as_json=as_json)
+        del found["topicConfigTable"]
+    return _written(folder / name, found | {"exportTime": wall_ms()})
 
 
 async def _metadata(masters: list[BrokerAdmin], *, with_special: bool) -> dict[str, Any]:
@@ -271,61 +251,41 @@ async def _metadata(masters: list[BrokerAdmin], *, with_special: bool) -> dict[s
     return {"topicConfigTable": topics, "subscriptionGroupTable": groups}
 
 
-# -- settings, figures ------------------------------------------------------------------------
+@app.asks("exportConfigs")
+async def _export_configs(
+    admin: AdminClient, cluster: WholeCluster, folder: Folder = DEFAULT_FOLDER
+) -> Reply:
+    groups = await admin.broker_groups(cluster)
+    configs = {
+        name: await group[MASTER_ID].config()
+        for name, group in groups.items()
+        if MASTER_ID in group
+    }
+    found = {
+        "brokerConfigs": {
+            name: {key: config[key] for key in CONFIG_KEYS if key in config}
+            for name, config in configs.items()
+        },
+        "clusterScale": {
+            "namesrvSize": len(admin.namesrv.addresses),
+            "masterBrokerSize": len(configs),
+            "slaveBrokerSize": sum(map(len, groups.values())) - len(configs),
+        },
+    }
+    return _written(folder / "configs.json", found)
 
 
-@app.named("exportConfigs")
-def export_configs(
-    cluster: WholeCluster,
-    folder: Folder = DEFAULT_FOLDER,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Export the important settings and the size of a cluster to a file."""
-
-    async def question(admin: AdminClient) -> dict[str, Any]:
-        groups = await admin.broker_groups(cluster)
-        configs = {
-            name: await group[MASTER_ID].config()
-            for name, group in groups.items()
-            if MASTER_ID in group
-        }
-        return {
-            "brokerConfigs": {
-                name: {key: config[key] for key in CONFIG_KEYS if key in config}
-                for name, config in configs.items()
-            },
-            "clusterScale": {
-                "namesrvSize": len(admin.namesrv.addresses),
-                "masterBrokerSize": len(configs),
-                "slaveBrokerSize": sum(map(len, groups.values())) - len(configs),
-            },
-        }
-
-    _write(folder / "configs.json", ask(namesrv, question), as_json=as_json)
+@app.asks("exportMetrics")
+async def _export_metrics(
+    admin: AdminClient, cluster: WholeCluster, folder: Folder = DEFAULT_FOLDER
+) -> Reply:
+    return _written(folder / "metrics.json", await cluster_metrics(admin, cluster))
 
 
-@app.named("exportMetrics")
-def export_metrics(
-    cluster: WholeCluster,
-    folder: Folder = DEFAULT_FOLDER,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Export rates, counts and sizes of a cluster to a file."""
-
-    async def question(admin: AdminClient) -> dict[str, Any]:
-        return await cluster_metrics(admin, cluster)
-
-    _write(folder / "metrics.json", ask(namesrv, question), as_json=as_json)
-
-
-def _write(path: Path, found: dict[str, Any], *, as_json: bool) -> None:
+def _written(path: Path, found: dict[str, Any]) -> Reply:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(encode_json(found), indent=2))
     except OSError as error:
         raise wrong_usage(f"cannot write {path}: {error.strerror}") from error
-    print_done(f"export {path} success", {"file": str(path)}, as_json=as_json)
+    return Reply(f"export {path} success", {"file": str(path)})

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The framework shared by the mqadmin commands: syntax, options, tables.
 
-A family is a module with `app = Family()` and a function per command:
+A family is a module with `app = Family()` and an async function per command, which gets an admin
+client and the command's options, and returns what to print:
 
-    @app.named("deleteTopic")
-    def delete_topic(topic: Topic, cluster: ..., namesrv: Namesrv = DEFAULT_NAMESRV, *, ...)
+    @app.asks("deleteTopic")
+    async def _delete_topic(admin: AdminClient, topic: Topic, cluster: ...) -> Reply:
 """
 
 import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,10 +18,11 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVa
 import typer
 
 from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
-from cometmq.cli.connecting import ask, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.lazy import App, Verb
+from cometmq.cli.mqadmin import COMMANDS
 from cometmq.cli.option_sets import OptionSet, with_option_sets
-from cometmq.cli.output import print_json
+from cometmq.cli.output import AsJson, print_json, print_notes
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -31,32 +34,54 @@ from cometmq.remoting.transport.addresses import is_same_address
 
 T = TypeVar("T")
 S = TypeVar("S", BrokerAdmin, NamesrvAdmin)
-F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=Callable[..., Awaitable["Reply | None"]])
 
-Answers: TypeAlias = tuple[dict[str, T], dict[str, CometError]]
-"""Results and failures, each by the server's address."""
+Answers: TypeAlias = tuple[dict[str, T], list[str]]
+"""Results by the server's address, and a line for each server that failed."""
 
 TrueFalse = Literal["true", "false"]
 """A switch that mqadmin reads from a word, such as `true`."""
 
+
+def opt(*words: str, **more: Any) -> Any:
+    """Return an option: its names, and its help as the last word."""
+    return typer.Option(*words[:-1], help=words[-1], **more)
+
+
 Namesrv = Annotated[
     str,
-    typer.Option(
-        "-n",
-        "--namesrvAddr",
-        "--namesrv",
+    opt(
+        *("-n", "--namesrvAddr", "--namesrv", NAMESRV_HELP),
         envvar="NAMESRV_ADDR",
-        help=NAMESRV_HELP,
         callback=namesrv_in_use,
     ),
 ]
-BrokerAddr = Annotated[
-    str | None, typer.Option("-b", "--brokerAddr", help="Only the broker at this address.")
-]
-Topic = Annotated[str, typer.Option("-t", "--topic", help="Name of the topic.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Send the setting even if the server does not recognize it.")
-]
+Topic = Annotated[str, opt("-t", "--topic", "Name of the topic.")]
+Force = Annotated[bool, opt("--force", "Send the setting even if the server does not know it.")]
+
+
+class Reply(NamedTuple):
+    """What a command prints: a text or, with --json, the facts; nothing if they are empty or None.
+
+    A document in RocketMQ's own JSON is bytes; a text that writes files is a function.
+    """
+
+    text: str | bytes | Callable[[], str] = ""
+    facts: Any = None
+    failed: Sequence[str] = ()
+    """Lines about servers that failed; they make the exit status 1."""
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the reply, and exit with status 1 if a server failed."""
+        if as_json and isinstance(self.facts, bytes):
+            say(self.facts)
+        elif as_json and self.facts is not None:
+            print_json(self.facts)
+        elif not as_json and (text := self.text() if callable(self.text) else self.text):
+            say(text)
+        print_notes(self.failed)
+        if self.failed:
+            raise typer.Exit(1)
 
 
 class MqadminCommand(Verb):
@@ -76,42 +101,87 @@ class MqadminCommand(Verb):
 class Family(App):
     """Commands of mqadmin that share a module."""
 
-    def named(self, name: str, help_line: str | None = None) -> Callable[[F], F]:
-        """Register a command; its help defaults to the docstring, and -h shows it."""
-        settings = {"help_option_names": ["-h", "--help"]}
-        add = self.command(name, cls=MqadminCommand, context_settings=settings, help=help_line)
-        return lambda command: add(with_option_sets(command))
+    def named(self, name: str, text: str | None = None) -> Callable[..., Any]:
+        """Register a command; its help is `text`, or its line in the table, and -h shows it."""
+        return self.command(
+            name,
+            cls=MqadminCommand,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            help=text or COMMANDS[name].help,
+        )
+
+    def asks(self, name: str) -> Callable[[C], C]:
+        """Register an async function whose reply is printed; a docstring replaces its help line.
+
+        The options `--namesrvAddr` and `--json` are added; the function may have parameters
+        `namesrv` and `as_json` for them.
+        """
+
+        def add(command: C) -> C:
+            _, *own = inspect.signature(command).parameters.values()
+            common = [
+                inspect.Parameter(word, KEYWORD, default=default, annotation=hint)
+                for word, hint, default in COMMON
+            ]
+            known = {it.name for it in own}
+            options = [it for it in own if it.name not in {"namesrv", "as_json"}]
+
+            def run(**values: Any) -> None:
+                given = {word: values[word] for word in known}
+                reply = ask(values["namesrv"], lambda admin: command(admin, **given))
+                (reply or Reply()).print(as_json=values["as_json"])
+
+            parameters = [it.replace(kind=KEYWORD) for it in options] + common
+            run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+            run.__annotations__ = {it.name: it.annotation for it in parameters}
+            self.named(name, command.__doc__)(with_option_sets(run))
+            return command
+
+        return add
+
+
+KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
+COMMON: Final[Sequence[tuple[str, Any, Any]]] = (
+    ("namesrv", Namesrv, DEFAULT_NAMESRV),
+    ("as_json", AsJson, False),
+)
+"""The options of every command, with their types and defaults."""
 
 
 # -- queries ----------------------------------------------------------------------------------
 
 
-async def ask_each(servers: Sequence[S], question: Callable[[S], Awaitable[T]]) -> Answers[T]:
-    """Query all servers concurrently; return results and failures by address."""
+async def ask_each(servers: Iterable[S], question: Callable[[S], Awaitable[T]]) -> Answers[T]:
+    """Query all servers concurrently."""
 
-    async def asked(server: S) -> tuple[T | None, CometError | None]:
+    async def asked(server: S) -> T | CometError:
         try:
-            return await question(server), None
+            return await question(server)
         except InvalidArgument:
             raise  # a caller's error, not a server's
         except CometError as error:
-            return None, error
+            return error
 
     async with asyncio.TaskGroup() as group:
         tasks = {server.address: group.create_task(asked(server)) for server in servers}
     results = {address: task.result() for address, task in tasks.items()}
-    failures = {address: error for address, (_, error) in results.items() if error is not None}
-    answers = {at: cast("T", answer) for at, (answer, _) in results.items() if at not in failures}
-    return answers, failures
+    failed = {at: it for at, it in results.items() if isinstance(it, CometError)}
+    return {at: cast("T", it) for at, it in results.items() if at not in failed}, failures(failed)
+
+
+def failures(errors: Mapping[str, CometError]) -> list[str]:
+    """Return a line for each server that failed; most errors begin with its address."""
+    texts = ((address, str(error)) for address, error in errors.items())
+    return [text if text.startswith(address) else f"{address}: {text}" for address, text in texts]
 
 
 class AnyBrokers(OptionSet, frozen=True, kw_only=True):
     """The broker at an address, or the brokers of a cluster; by default, of all clusters."""
 
-    broker: BrokerAddr = None
-    cluster: Annotated[
-        str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")
-    ] = None
+    broker: Annotated[str | None, opt("-b", "--brokerAddr", "Only the broker at this address.")] = (
+        None
+    )
+    cluster: Annotated[str | None, opt("-c", "--cluster", "All brokers of this cluster.")] = None
 
     async def masters(self, admin: AdminClient) -> list[BrokerAdmin]:
         """Return the broker, or the masters of the cluster."""
@@ -119,35 +189,26 @@ class AnyBrokers(OptionSet, frozen=True, kw_only=True):
             return [admin.broker(self.broker)]
         return list((await admin.masters(self.cluster)).values())
 
-    async def members(self, admin: AdminClient) -> list[BrokerAdmin]:
-        """Return the broker, or the masters and slaves of the cluster."""
-        if self.broker is not None:
-            return [admin.broker(self.broker)]
-        groups = await admin.broker_groups(self.cluster)
-        return [member for group in groups.values() for member in group.values()]
-
-    def ask(
+    async def ask(
         self,
-        namesrv: str,
+        admin: AdminClient,
         question: Callable[[BrokerAdmin], Awaitable[T]],
         *,
         with_slaves: bool = False,
     ) -> Answers[T]:
         """Query each of the brokers, by default only masters."""
-        find = self.members if with_slaves else self.masters
-
-        async def asked(admin: AdminClient) -> Answers[T]:
-            return await ask_each(await find(admin), question)
-
-        return ask(namesrv, asked)
+        if self.broker is not None or not with_slaves:
+            return await ask_each(await self.masters(admin), question)
+        groups = await admin.broker_groups(self.cluster)
+        return await ask_each([it for group in groups.values() for it in group.values()], question)
 
 
 class Target(AnyBrokers, frozen=True, kw_only=True):
     """One broker, or one cluster; a command that has both options or neither is refused."""
 
-    cluster: Annotated[
-        str | None, typer.Option("-c", "--clusterName", help="All masters of this cluster.")
-    ] = None
+    cluster: Annotated[str | None, opt("-c", "--clusterName", "All masters of this cluster.")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if self.broker is None and self.cluster is None:
@@ -160,25 +221,6 @@ class Target(AnyBrokers, frozen=True, kw_only=True):
                 "there are two targets: give either -b (one broker) or -c (all masters of a"
                 " cluster)"
             )
-
-
-def ask_namesrvs(namesrv: str, question: Callable[[NamesrvAdmin], Awaitable[T]]) -> Answers[T]:
-    """Query all name servers."""
-
-    async def asked(admin: AdminClient) -> Answers[T]:
-        return await ask_each(admin.namesrv.each(), question)
-
-    return ask(namesrv, asked)
-
-
-def exit_if_any(failures: Mapping[str, CometError]) -> None:
-    """Print failed servers, one per line, and exit with status 1; do nothing if none failed."""
-    for address, error in failures.items():
-        text = str(error)
-        line = text if text.startswith(address) else f"{address}: {text}"
-        say(f"cometmq: {line}", err=True)
-    if failures:
-        raise typer.Exit(1)
 
 
 async def broker_name_of(admin: AdminClient, address: str) -> str:
@@ -220,45 +262,48 @@ def local_time(timestamp_ms: int, *, with_ms: bool = False) -> str:
     return f"{text},{timestamp_ms % 1000:03}" if with_ms else text
 
 
-def print_table(
-    columns: Sequence[Column],
-    rows: Iterable[Sequence[Any]],
-    *,
-    as_json: bool,
-    has_heading: bool = True,
-) -> None:
-    """Print rows with mqadmin's heading and columns, or as a JSON list of objects."""
-    if as_json:
-        print_json([to_object(columns, row) for row in rows])
-        return
+Rows = Sequence[Sequence[Any]]
+
+
+def table(columns: Sequence[Column], rows: Rows, *, has_heading: bool = True) -> Reply:
+    """Return rows with mqadmin's heading and columns, or as a JSON list of objects."""
+    return Reply(text_of(columns, rows, has_heading=has_heading), objects(columns, rows))
+
+
+def text_of(columns: Sequence[Column], rows: Rows, *, has_heading: bool = True) -> str:
+    """Return rows as text; unknown values are left blank."""
+    lines = []
     if has_heading:
-        cells = (_TITLE.sub(r"%\1s", column.form) % column.title for column in columns)
-        say("".join(cells).rstrip())
+        lines.append("".join(_blank(column) % column.title for column in columns))
     for row in rows:
-        say(to_line(columns, row))
+        cells = (
+            _blank(column) % "" if cell is None else column.form % column.text(cell)
+            for column, cell in zip(columns, row, strict=True)
+        )
+        lines.append("".join(cells).replace("\n", "\\n"))
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def to_object(columns: Sequence[Column], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a row as JSON data."""
-    return {column.key: column.data(cell) for column, cell in zip(columns, row, strict=True)}
+def _blank(column: Column) -> str:
+    """Return the form of a cell without a value, which has the same width."""
+    return re.sub(r"%(-?\d*)(?:\.\d+)?[dfs]", r"%\1s", column.form)
 
 
-def to_line(columns: Sequence[Column], row: Sequence[Any]) -> str:
-    """Return a row as text; unknown values are left blank."""
-    cells = (
-        _TITLE.sub(r"%\1s", column.form) % "" if cell is None else column.form % column.text(cell)
-        for column, cell in zip(columns, row, strict=True)
+def objects(columns: Sequence[Column], rows: Rows) -> list[dict[str, Any]]:
+    """Return rows as JSON data."""
+    return [
+        {
+            column.key: None if cell is None else column.data(cell)
+            for column, cell in zip(columns, row, strict=True)
+        }
+        for row in rows
+    ]
+
+
+def sections(tables: Mapping[str, Mapping[str, Any]], *, below: str = "") -> str:
+    """Return settings, each table under its title."""
+    return "\n".join(
+        "\n".join([f"============{title}============", *(f"{k:<50}=  {v}" for k, v in it.items())])
+        + below
+        for title, it in tables.items()
     )
-    return "".join(cells).rstrip().replace("\n", "\\n")
-
-
-def print_done(text: str, facts: Any, *, as_json: bool) -> None:
-    """Print the text in mqadmin's wording or, in JSON, the facts."""
-    if as_json:
-        print_json(facts)
-    elif text:
-        say(text)
-
-
-_TITLE: Final = re.compile(r"%(-?\d*)(?:\.\d+)?[dfs]")
-"""Matches the conversion of a cell; the heading gets its width."""

@@ -5,22 +5,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Annotated, Final, NamedTuple
 
-import typer
-
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import (
-    Answers,
-    Family,
-    Namesrv,
-    Target,
-    TrueFalse,
-    ask_each,
-    exit_if_any,
-    print_done,
-)
-from cometmq.cli.output import AsJson, print_json
-from cometmq.cli.say import say
+from cometmq.cli.mqadmin.frame import Family, Reply, Target, TrueFalse, opt
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_group
@@ -83,69 +69,36 @@ FIELDS: Final = (
 
 app = Family()
 
-GroupName = Annotated[str, typer.Option("-g", "--groupName", help="Name of the consumer group.")]
-
-# Settings of a group
-Consume = Annotated[
-    TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether the group may consume.")
-]
-FromMin = Annotated[
-    TrueFalse,
-    typer.Option("-m", "--consumeFromMinEnable", help="Start at the first message."),
-]
-Broadcast = Annotated[
-    TrueFalse,
-    typer.Option("-d", "--consumeBroadcastEnable", help="Allow broadcasting."),
-]
-RetryQueues = Annotated[
-    int, typer.Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
-]
-RetryMax = Annotated[
-    int,
-    typer.Option("-r", "--retryMaxTimes", help="Retries before the dead letter."),
-]
-BrokerId = Annotated[
-    int, typer.Option("-i", "--brokerId", min=0, help="Id of the broker to read from.")
-]
-SlowId = Annotated[
-    int,
-    typer.Option(
-        "-w",
-        "--whichBrokerWhenConsumeSlowly",
-        min=0,
-        help="Id of that for groups far behind.",
-    ),
-]
-Notify = Annotated[
-    TrueFalse,
-    typer.Option("-a", "--notifyConsumerIdsChanged", help="Notify members of others."),
-]
+GroupName = Annotated[str, opt("-g", "--groupName", "Name of the consumer group.")]
 
 
-class Placed(NamedTuple):
-    """The settings of a group on one broker."""
-
-    cluster: str
-    broker: str
-    config: SubscriptionGroupConfig
-
-
-@app.named("updateSubGroup")
-def update_sub_group(  # one parameter per option
+@app.asks("updateSubGroup")
+async def _update_sub_group(
+    admin: AdminClient,
     group: GroupName,
     target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    consume: Consume = "true",
-    from_min: FromMin = "false",
-    broadcast: Broadcast = "false",
-    retry_queues: RetryQueues = 1,
-    retry_max: RetryMax = 16,
-    broker_id: BrokerId = 0,
-    slow_id: SlowId = 1,
-    notify: Notify = "true",
-    *,
-    as_json: AsJson = False,
-) -> None:
+    consume: Annotated[
+        TrueFalse, opt("-s", "--consumeEnable", "Whether the group may consume.")
+    ] = "true",
+    from_min: Annotated[
+        TrueFalse, opt("-m", "--consumeFromMinEnable", "Start at the first message.")
+    ] = "false",
+    broadcast: Annotated[
+        TrueFalse, opt("-d", "--consumeBroadcastEnable", "Allow broadcasting.")
+    ] = "false",
+    retry_queues: Annotated[
+        int, opt("-q", "--retryQueueNums", "Queues of its retry topic.", min=0)
+    ] = 1,
+    retry_max: Annotated[int, opt("-r", "--retryMaxTimes", "Retries before the dead letter.")] = 16,
+    broker_id: Annotated[int, opt("-i", "--brokerId", "Id of the broker to read from.", min=0)] = 0,
+    slow_id: Annotated[
+        int,
+        opt("-w", "--whichBrokerWhenConsumeSlowly", "Id of that for groups far behind.", min=0),
+    ] = 1,
+    notify: Annotated[
+        TrueFalse, opt("-a", "--notifyConsumerIdsChanged", "Notify members of others.")
+    ] = "true",
+) -> Reply:
     """Create or update a consumer group; omitted options take their defaults."""
     config = SubscriptionGroupConfig(
         group_name=group,
@@ -158,81 +111,57 @@ def update_sub_group(  # one parameter per option
         which_broker_when_consume_slowly=slow_id,
         notify_consumer_ids_changed_enable=notify == "true",
     )
-
-    async def question(admin: AdminClient) -> Answers[None]:
-        check_group(group)
-        masters = await target.masters(admin)
-        return await ask_each(masters, lambda one: one.create_group(config))
-
-    done, failures = ask(namesrv, question)
-    addresses = list(done)
-    lines = [f"create subscription group to {address} success." for address in addresses]
+    check_group(group)
+    done, failed = await target.ask(admin, lambda one: one.create_group(config))
+    if not done:
+        return Reply(failed=failed)
+    lines = [f"create subscription group to {address} success." for address in done]
     lines.append(java_text.bracketed("SubscriptionGroupConfig", java_text.fields(config, FIELDS)))
-    if addresses:
-        print_done("\n".join(lines), {"group": config, "brokers": addresses}, as_json=as_json)
-    exit_if_any(failures)
+    return Reply("\n".join(lines), {"group": config, "brokers": list(done)}, failed)
 
 
-@app.named("deleteSubGroup")
-def delete_sub_group(
+@app.asks("deleteSubGroup")
+async def _delete_sub_group(
+    admin: AdminClient,
     group: GroupName,
     target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     remove_offset: Annotated[
-        TrueFalse, typer.Option("-r", "--removeOffset", help="Whether to delete its offsets.")
+        TrueFalse, opt("-r", "--removeOffset", "Whether to delete its offsets.")
     ] = "false",
-    *,
-    as_json: AsJson = False,
-) -> None:
+) -> Reply:
     """Delete a consumer group and, with -c, its retry and dead-letter topics."""
-
-    async def question(admin: AdminClient) -> Answers[None]:
-        masters = await target.masters(admin)
-        is_removing = remove_offset == "true"
-        found = await ask_each(
-            masters, lambda one: one.delete_group(group, remove_offsets=is_removing)
-        )
-        if target.cluster is not None and not found[1]:
-            own = {retry_topic(group), dead_letter_topic(group)}
-            for topic in sorted(own.intersection(await admin.topics())):
-                await admin.delete_topic(topic, cluster=target.cluster, is_missing_ok=True)
-        return found
-
-    done, failures = ask(namesrv, question)
-    addresses = list(done)
+    is_removing = remove_offset == "true"
+    done, failed = await target.ask(
+        admin, lambda one: one.delete_group(group, remove_offsets=is_removing)
+    )
     inside = "" if target.cluster is None else f" in cluster [{target.cluster}]"
     lines = [
         f"delete subscription group [{group}] from broker [{address}]{inside} success."
-        for address in addresses
+        for address in done
     ]
-    if target.cluster is not None and not failures:
+    if target.cluster is not None and not failed:
+        own = (retry_topic(group), dead_letter_topic(group))
+        for topic in sorted({*own} & {*await admin.topics()}):
+            await admin.delete_topic(topic, cluster=target.cluster, is_missing_ok=True)
         lines += [
             f"delete topic [{topic}] from {place} success."
-            for topic in (retry_topic(group), dead_letter_topic(group))
+            for topic in own
             for place in (f"cluster [{target.cluster}]", "NameServer")
         ]
-    if addresses:
-        print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)
-    exit_if_any(failures)
+    facts = {"deleted": group, "brokers": list(done)}
+    return Reply("\n".join(lines), facts, failed) if done else Reply(failed=failed)
 
 
-@app.named("getConsumerConfig")
-def get_consumer_config(
-    group: GroupName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
-) -> None:
-    """Show the settings of a consumer group on every broker that has it."""
-    found = ask(namesrv, lambda admin: _placed(admin, group))
-    if as_json:
-        print_json([row._asdict() for row in found])
-        return
-    for row in found:
-        line = "=" * 29
-        say(f"{line}{row.cluster}:{row.broker}{line}")
-        for name, value in java_text.fields(row.config, FIELDS):
-            say(f"{name:<40}=  {java_text.word(value)}")
+class Placed(NamedTuple):
+    """The settings of a group on one broker."""
+
+    cluster: str
+    broker: str
+    config: SubscriptionGroupConfig
 
 
-async def _placed(admin: AdminClient, group: str) -> list[Placed]:
+@app.asks("getConsumerConfig")
+async def _get_consumer_config(admin: AdminClient, group: GroupName) -> Reply:
     clusters = (await admin.cluster()).cluster_addr_table
     found = []
     for name, master in (await admin.masters()).items():
@@ -242,4 +171,9 @@ async def _placed(admin: AdminClient, group: str) -> list[Placed]:
             found.append(Placed(cluster, name, config))
     if not found:
         raise ClientError(f"no broker knows the consumer group {group}")
-    return found
+    lines = []
+    for row in found:
+        lines.append(f"{'=' * 29}{row.cluster}:{row.broker}{'=' * 29}")
+        for name, value in java_text.fields(row.config, FIELDS):
+            lines.append(f"{name:<40}=  {java_text.word(value)}")
+    return Reply("\n".join(lines), [row._asdict() for row in found])

@@ -5,18 +5,14 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
 from cometmq.cli.connecting import wrong_usage
-from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import local_time
-from cometmq.cli.output import print_json
-from cometmq.cli.say import say
+from cometmq.cli.mqadmin.frame import local_time, opt
 from cometmq.client.admin import MessageTrack
 from cometmq.client.admin.broker_consumers import END
 from cometmq.client.clock import wall_ms
@@ -33,12 +29,10 @@ FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
 FIRST_MS_MAX: Final = 1_000  # a time in the first second of 1970 means the first message
 
 Begin = Annotated[
-    str | None,
-    typer.Option("-b", "--beginTimestamp", help=f"Only messages stored since this time: {FORMS}."),
+    str | None, opt("-b", "--beginTimestamp", f"Only messages stored since this time: {FORMS}.")
 ]
 End = Annotated[
-    str | None,
-    typer.Option("-e", "--endTimestamp", help=f"Only messages stored before this time: {FORMS}."),
+    str | None, opt("-e", "--endTimestamp", f"Only messages stored before this time: {FORMS}.")
 ]
 
 
@@ -147,23 +141,19 @@ BODY_FOLDER: Final = Path("rocketmq", "msgbodys")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
-Found = list[tuple[MessageExt, list[MessageTrack]]]
+Found = Sequence[tuple[MessageExt, Sequence[MessageTrack]]]
 
 
-def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
-    """Print messages with their consumption status; bodies are written to files."""
-    if as_json:
-        print_json([_as_object(message, tracks) for message, tracks in found])
-        return
+def found_text(found: Found, *, with_id: bool = True) -> str:
+    """Return messages with their consumption status; bodies are written to files."""
     counts: dict[str, int] = {}
+    lines: list[str] = []
     for message, tracks in found:
         number = counts[message.message_id] = counts.get(message.message_id, -1) + 1
-        path = write_body(message, number)
-        for name, value in _facts(message, path, with_id=with_id):
-            say(f"{name + ':':<20} {value}")
-        say("\n\n" if tracks else "\n\nWARN: No Consumer", nl=not tracks)
-        for track in tracks:
-            say(_track(track))
+        facts = _facts(message, write_body(message, number))
+        lines += [f"{name + ':':<20} {value}" for name, value in facts[0 if with_id else 1 :]]
+        lines += ["\n", *map(_track, tracks)] if tracks else ["\n\nWARN: No Consumer"]
+    return "\n".join(lines)
 
 
 def write_body(message: MessageExt, number: int = 0) -> Path:
@@ -183,12 +173,12 @@ def write_body(message: MessageExt, number: int = 0) -> Path:
     return path
 
 
-def _facts(message: MessageExt, path: Path, *, with_id: bool) -> list[tuple[str, Any]]:
-    facts: list[tuple[str, Any]] = [
+def _facts(message: MessageExt, path: Path) -> list[tuple[str, Any]]:
+    return [
         ("OffsetID", message.offset_message_id),
         ("Topic", message.topic),
-        ("Tags", f"[{java_text.word(message.tag)}]"),
-        ("Keys", f"[{java_text.word(message.properties.get(PropertyKey.KEYS))}]"),
+        ("Tags", f"[{word(message.tag)}]"),
+        ("Keys", f"[{word(message.properties.get(PropertyKey.KEYS))}]"),
         ("Queue ID", message.queue.queue_id),
         ("Queue Offset", message.queue_offset),
         ("CommitLog Offset", message.physical_offset),
@@ -198,10 +188,9 @@ def _facts(message: MessageExt, path: Path, *, with_id: bool) -> list[tuple[str,
         ("Born Host", message.born_host),
         ("Store Host", message.store_host),
         ("System Flag", message.sys_flag),
-        ("Properties", java_text.mapping(message.properties)),
+        ("Properties", mapping(message.properties)),
         ("Message Body Path", path),
     ]
-    return facts if with_id else facts[1:]
 
 
 def _track(track: MessageTrack) -> str:
@@ -210,11 +199,7 @@ def _track(track: MessageTrack) -> str:
         ("trackType", track.track_type),
         ("exceptionDesc", track.exception_desc),
     ]
-    return java_text.bracketed("MessageTrack", pairs)
-
-
-def _as_object(message: MessageExt, tracks: list[MessageTrack]) -> dict[str, Any]:
-    return {**as_object(message), "tracks": tracks}
+    return bracketed("MessageTrack", pairs)
 
 
 def as_object(message: MessageExt) -> dict[str, Any]:
@@ -257,7 +242,7 @@ def _subscriptions(info: ConsumerRunningInfo) -> Iterator[str]:
     for number, wanted in enumerate(info.subscription_set, 1):
         yield (
             f"{number:03} Topic: {wanted.topic:<40} "
-            f"ClassFilter: {java_text.word(wanted.class_filter_mode):<8} "
+            f"ClassFilter: {word(wanted.class_filter_mode):<8} "
             f"SubExpression: {wanted.sub_string}"
         )
 
@@ -276,10 +261,10 @@ def _queues(info: ConsumerRunningInfo) -> Iterator[str]:
     yield f"{'#Topic':<64}  {'#Broker Name':<32}  {'#QID':<4}  #ProcessQueueInfo"
     for queue, state in sorted(info.mq_table.items()):
         pairs = [
-            (name, java_text.moment(value) if name.endswith("Timestamp") else value)
-            for name, value in java_text.fields(state, _QUEUE_FIELDS)
+            (name, moment(value) if name.endswith("Timestamp") else value)
+            for name, value in fields(state, _QUEUE_FIELDS)
         ]
-        yield f"{_place(queue)}  {java_text.bracketed('ProcessQueueInfo', pairs)}"
+        yield f"{_place(queue)}  {bracketed('ProcessQueueInfo', pairs)}"
 
 
 def _rates(info: ConsumerRunningInfo) -> Iterator[str]:
@@ -311,10 +296,10 @@ def troubles(client_id: str, info: ConsumerRunningInfo, *, now_ms: int) -> Itera
     if not _is_push(info):
         return
     is_orderly = info.properties.get("PROP_CONSUMEORDERLY", "false") == "true"
-    for queue, state in sorted(info.mq_table.items()):
+    for place, state in sorted(info.mq_table.items()):
         trouble = _order_trouble(state, now_ms) if is_orderly else _trouble(state, now_ms)
         if trouble:
-            yield f"{client_id} {java_text.queue(queue)} {trouble}"
+            yield f"{client_id} {queue(place)} {trouble}"
 
 
 def _is_push(info: ConsumerRunningInfo) -> bool:

@@ -7,13 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import DEFAULT_NAMESRV, run, with_access
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import Family, Namesrv
+from cometmq.cli.mqadmin.frame import Family, Namesrv, opt
 from cometmq.cli.output import AsJson
 from cometmq.cli.say import say
 from cometmq.client import ClientOptions, ConsumeResult, MessageExt, PushConsumer, PushOptions
@@ -54,12 +53,8 @@ class Undone(msgspec.Struct, frozen=True, rename="camel"):
 def start_monitoring(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds between rounds.")
-    ] = ROUND_S,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Exit after this many rounds.")
-    ] = None,
+    interval: Annotated[float, opt("--interval", "Seconds between rounds.", min=0.1)] = ROUND_S,
+    rounds: Annotated[int | None, opt("--rounds", "Exit after this many rounds.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch all groups for lag and other problems, and for offset corrections."""

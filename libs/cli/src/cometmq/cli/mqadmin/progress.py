@@ -1,28 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's consumerProgress."""
+"""mqadmin's commands for the progress of groups."""
 
 from typing import Annotated, Final
 
-import typer
-
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.lookup import known_group
 from cometmq.cli.mqadmin.consumers import members_say
 from cometmq.cli.mqadmin.frame import (
     Column,
     Family,
-    Namesrv,
+    Reply,
     Topic,
     TrueFalse,
     local_time,
-    print_table,
-    to_object,
+    objects,
+    opt,
+    table,
+    text_of,
 )
 from cometmq.cli.mqadmin.java_text import FORMS
 from cometmq.cli.mqadmin.java_text import parsed_moment as moment
-from cometmq.cli.output import AsJson, print_json
-from cometmq.cli.say import say
-from cometmq.client.admin import AdminClient, Rollback
+from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_consumers import END
 from cometmq.client.errors import ClientError
 from cometmq.insight.changes.groups import broadcasting_text
@@ -36,14 +33,9 @@ from cometmq.remoting.versions import version_name
 
 app = Family()
 
-
-Group = Annotated[str, typer.Option("-g", "--group", help="Name of the consumer group.")]
-Force = Annotated[
-    TrueFalse, typer.Option("-f", "--force", help="If false, never move a queue forward.")
-]
-Timestamp = Annotated[
-    str, typer.Option("-s", "--timestamp", help=f"Time to move to: now (the end), {FORMS}.")
-]
+Group = Annotated[str, opt("-g", "--group", "Name of the consumer group.")]
+Force = Annotated[TrueFalse, opt("-f", "--force", "If false, never move a queue forward.")]
+Timestamp = Annotated[str, opt("-s", "--timestamp", f"Time to move to: now (the end), {FORMS}.")]
 
 _ROLLBACK_COLUMNS: Final = (
     Column("broker", "#brokerName", "%-20.32s  "),
@@ -66,150 +58,100 @@ _STATUS_COLUMNS: Final = (
 )
 
 
-@app.named("resetOffsetByTime")
-def reset_offset_by_time(
+@app.asks("resetOffsetByTime")
+async def _reset_offset_by_time(
+    admin: AdminClient,
     group: Group,
     topic: Topic,
     timestamp: Timestamp,
     force: Force = "true",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     _cplus: Annotated[
-        bool,
-        typer.Option("-c", "--cplus", help="Ignored: every client is notified in its own format."),
+        bool, opt("-c", "--cplus", "Ignored: every client is notified in its own format.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Reply:
     """Move a group to a point in time; its members do not need to restart."""
     at_ms = moment(timestamp)
-
-    async def question(admin: AdminClient) -> dict[MessageQueue, int]:
-        return await admin.reset_offsets(
-            group, topic, at_ms, is_forced=force == "true", is_new_group=True
-        )
-
-    moved = ask(namesrv, question)
-    if not as_json:
-        say(
-            f"rollback consumer offset by specified group[{group}], topic[{topic}], "
-            f"force[{force}], timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
-        )
-    _print_moved(moved, as_json=as_json)
+    moved = await admin.reset_offsets(
+        group, topic, at_ms, is_forced=force == "true", is_new_group=True
+    )
+    reply = _moved(moved)
+    title = (
+        f"rollback consumer offset by specified group[{group}], topic[{topic}], "
+        f"force[{force}], timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
+    )
+    return reply._replace(text=f"{title}\n{reply.text!s}")
 
 
-@app.named("skipAccumulatedMessage")
-def skip_accumulated_message(
-    group: Group,
-    topic: Topic,
-    force: Force = "true",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Move a group to the end of every queue."""
-
-    async def question(admin: AdminClient) -> dict[MessageQueue, int]:
-        return await admin.reset_offsets(
-            group, topic, END, is_forced=force == "true", is_new_group=True
-        )
-
-    _print_moved(ask(namesrv, question), as_json=as_json)
+@app.asks("skipAccumulatedMessage")
+async def _skip_accumulated_message(
+    admin: AdminClient, group: Group, topic: Topic, force: Force = "true"
+) -> Reply:
+    return _moved(
+        await admin.reset_offsets(group, topic, END, is_forced=force == "true", is_new_group=True)
+    )
 
 
-@app.named("resetOffsetByTimeOld")
-def reset_offset_by_time_old(
-    group: Group,
-    topic: Topic,
-    timestamp: Timestamp,
-    force: Force = "true",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
+@app.asks("resetOffsetByTimeOld")
+async def _reset_offset_by_time_old(
+    admin: AdminClient, group: Group, topic: Topic, timestamp: Timestamp, force: Force = "true"
+) -> Reply:
     """Move the committed offsets of a group to a point in time; its members must restart."""
     at_ms = moment(timestamp)
-
-    async def question(admin: AdminClient) -> list[Rollback]:
-        return await admin.roll_back(
-            group, topic, at_ms, is_forced=force == "true", is_new_group=True
-        )
-
-    found = ask(namesrv, question)
-    if not as_json:
-        say(
-            f"rollback consumer offset by specified consumerGroup[{group}], topic[{topic}], "
-            f"force[{force}], timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
-        )
+    found = await admin.roll_back(group, topic, at_ms, is_forced=force == "true", is_new_group=True)
     rows = [
         (
-            row.queue.broker_name,
-            row.queue.queue_id,
-            row.broker_offset,
-            row.consumer_offset,
-            row.timestamp_offset,
-            row.rollback_offset,
+            *(row.queue.broker_name, row.queue.queue_id, row.broker_offset),
+            *(row.consumer_offset, row.timestamp_offset, row.rollback_offset),
         )
         for row in found
     ]
-    print_table(_ROLLBACK_COLUMNS, rows, as_json=as_json)
+    title = (
+        f"rollback consumer offset by specified consumerGroup[{group}], topic[{topic}], "
+        f"force[{force}], timestamp(string)[{timestamp}], timestamp(long)[{at_ms}]"
+    )
+    return Reply(f"{title}\n{text_of(_ROLLBACK_COLUMNS, rows)}", objects(_ROLLBACK_COLUMNS, rows))
 
 
-@app.named("cloneGroupOffset")
-def clone_group_offset(
-    source: Annotated[str, typer.Option("-s", "--srcGroup", help="Group to copy from.")],
-    destination: Annotated[str, typer.Option("-d", "--destGroup", help="Group to copy to.")],
+@app.asks("cloneGroupOffset")
+async def _clone_group_offset(
+    admin: AdminClient,
+    source: Annotated[str, opt("-s", "--srcGroup", "Group to copy from.")],
+    destination: Annotated[str, opt("-d", "--destGroup", "Group to copy to.")],
     topic: Topic,
     _offline: Annotated[
-        str | None,
-        typer.Option("-o", "--offline", help="Ignored; accepted for compatibility with mqadmin."),
+        str | None, opt("-o", "--offline", "Ignored; accepted for compatibility with mqadmin.")
     ] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Copy the offsets of a group in a topic to another group."""
-    moved = ask(
-        namesrv,
-        lambda admin: admin.clone_offsets(source, destination, topic, is_new_group=True),
+) -> Reply:
+    moved = await admin.clone_offsets(source, destination, topic, is_new_group=True)
+    return _moved(moved)._replace(
+        text=f"clone group offset success. srcGroup[{source}], destGroup=[{destination}], "
+        f"topic[{topic}]"
     )
-    if as_json:
-        _print_moved(moved, as_json=True)
-    else:
-        say(
-            f"clone group offset success. srcGroup[{source}], destGroup=[{destination}], "
-            f"topic[{topic}]"
-        )
 
 
-@app.named("getConsumerStatus")
-def get_consumer_status(
+@app.asks("getConsumerStatus")
+async def _get_consumer_status(
+    admin: AdminClient,
     group: Group,
     topic: Topic,
-    client_id: Annotated[
-        str | None, typer.Option("-i", "--originClientId", help="Only this member.")
-    ] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show the current offsets of the connected members of a group."""
-    found = ask(namesrv, lambda admin: admin.member_offsets(topic, group, client_id=client_id))
+    client_id: Annotated[str | None, opt("-i", "--originClientId", "Only this member.")] = None,
+) -> Reply:
+    found = await admin.member_offsets(topic, group, client_id=client_id)
     rows = [
         (member, queue.broker_name, queue.queue_id, offset)
         for member, offsets in sorted(found.items())
         for queue, offset in sorted(offsets.items())
     ]
-    if not as_json:
-        say(
-            f"get consumer status from client. group={group}, topic={topic}, "
-            f"originClientId={client_id or ''}"
-        )
-    print_table(_STATUS_COLUMNS, rows, as_json=as_json)
+    title = (
+        f"get consumer status from client. group={group}, topic={topic}, "
+        f"originClientId={client_id or ''}"
+    )
+    return Reply(f"{title}\n{text_of(_STATUS_COLUMNS, rows)}", objects(_STATUS_COLUMNS, rows))
 
 
-def _print_moved(moved: dict[MessageQueue, int], *, as_json: bool) -> None:
-    rows = [(queue.broker_name, queue.queue_id, offset) for queue, offset in moved.items()]
-    print_table(_MOVED_COLUMNS, rows, as_json=as_json)
+def _moved(moved: dict[MessageQueue, int]) -> Reply:
+    return table(_MOVED_COLUMNS, [(it.broker_name, it.queue_id, at) for it, at in moved.items()])
 
 
 _PROGRESS_COLUMNS: Final = (
@@ -233,56 +175,40 @@ _GROUP_COLUMNS: Final = (
 )
 
 
-@app.named("consumerProgress")
-def consumer_progress(
+@app.asks("consumerProgress")
+async def _consumer_progress(
+    admin: AdminClient,
     group: Annotated[
-        str | None, typer.Option("-g", "--groupName", help="Consumer group; all by default.")
+        str | None, opt("-g", "--groupName", "Consumer group; all by default.")
     ] = None,
     show_client_ip: Annotated[
-        str, typer.Option("-s", "--showClientIP", help="If true, show the owner of each queue.")
+        str, opt("-s", "--showClientIP", "If true, show the owner of each queue.")
     ] = "false",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show the progress of a group by queue, or of all groups."""
+) -> Reply:
     if group is None:
-        rows = ask(namesrv, _all_progress)
-        print_table(_GROUP_COLUMNS, rows, as_json=as_json)
-        return
+        return table(_GROUP_COLUMNS, await _all_progress(admin))
+    stats = await admin.consume_stats(group, is_missing_ok=True)
+    if not stats.offset_table:
+        await known_group(admin, group)
+        if await admin.is_broadcasting(group):
+            raise ClientError(broadcasting_text(group))
+        raise ClientError(f"the group {group} has consumed nothing yet")
     with_ip = show_client_ip.lower() == "true"
-
-    async def question(admin: AdminClient) -> tuple[ConsumeStats, dict[MessageQueue, str]]:
-        stats = await admin.consume_stats(group, is_missing_ok=True)
-        if not stats.offset_table:
-            await known_group(admin, group)
-            if await admin.is_broadcasting(group):
-                raise ClientError(broadcasting_text(group))
-            raise ClientError(f"the group {group} has consumed nothing yet")
-        return stats, await _owners(admin, group) if with_ip else {}
-
-    _print_progress(*ask(namesrv, question), with_ip=with_ip, as_json=as_json)
-
-
-def _print_progress(
-    stats: ConsumeStats, owners: dict[MessageQueue, str], *, with_ip: bool, as_json: bool
-) -> None:
+    owners = await _owners(admin, group) if with_ip else {}
     owner_columns = (_CLIENT_IP_COLUMN,) if with_ip else ()
     columns = (*_PROGRESS_COLUMNS[:5], *owner_columns, *_PROGRESS_COLUMNS[5:])
     rows: list[list[object]] = []
     for queue, pair in sorted(stats.offset_table.items()):
-        offsets = [pair.broker_offset, pair.consumer_offset]
         owner = [owners.get(queue, "")] if with_ip else []
         behind = difference(pair.consumer_offset, pair.broker_offset)
         place = [queue.topic, queue.broker_name, queue.queue_id]
+        offsets = [pair.broker_offset, pair.consumer_offset]
         rows.append([*place, *offsets, *owner, behind, pair.last_timestamp])
-    total = _behind(stats)
-    if as_json:
-        queues = [to_object(columns, row) for row in rows]
-        print_json({"queues": queues, "consume_tps": stats.consume_tps, "diff_total": total})
-        return
-    print_table(columns, rows, as_json=False)
-    say(f"\nConsume TPS: {stats.consume_tps:.2f}\nDiff Total: {total}")
+    total, tps = _behind(stats), stats.consume_tps
+    return Reply(
+        f"{text_of(columns, rows)}\n\nConsume TPS: {tps:.2f}\nDiff Total: {total}",
+        {"queues": objects(columns, rows), "consume_tps": tps, "diff_total": total},
+    )
 
 
 def _behind(stats: ConsumeStats) -> int:

@@ -9,14 +9,13 @@ from ipaddress import ip_address
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
-import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, wrong_usage
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, TrueFalse
+from cometmq.cli.mqadmin.frame import Family, Namesrv, Reply, Topic, TrueFalse, opt
 from cometmq.cli.mqadmin.java_text import FORMS, Begin, End, past_moment
 from cometmq.cli.mqadmin.java_text import parsed_moment as moment
-from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.output import AsJson
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
 from cometmq.client.admin import AdminClient
@@ -51,7 +50,7 @@ class Origin(NamedTuple):
 
 @app.named("DecodeMessageId")
 def decode_message_id(
-    message_id: Annotated[str, typer.Option("-i", "--messageId", help="Unique key of a message.")],
+    message_id: Annotated[str, opt("-i", "--messageId", "Unique key of a message.")],
     _namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
@@ -61,12 +60,10 @@ def decode_message_id(
         origin = decoded(message_id, now_ms=wall_ms())
     except ValueError as error:
         raise wrong_usage(f"{message_id} is not a unique key: {error}") from error
-    if as_json:
-        moment = origin.date.astimezone(UTC).isoformat(timespec="milliseconds")
-        print_json({"ip": origin.ip, "date": moment.replace("+00:00", "Z")})
-        return
+    moment = origin.date.astimezone(UTC).isoformat(timespec="milliseconds")
     text = f"{origin.date:%Y-%m-%d#%H:%M:%S}:{origin.date.microsecond // 1000:03}"
-    say(f"ip={origin.ip}\ndate={text}")
+    facts = {"ip": origin.ip, "date": moment.replace("+00:00", "Z")}
+    Reply(f"ip={origin.ip}\ndate={text}", facts).print(as_json=as_json)
 
 
 def decoded(text: str, *, now_ms: int) -> Origin:
@@ -92,34 +89,20 @@ def _month(moment: datetime) -> datetime:
     return datetime(moment.year, moment.month, 1).astimezone()  # local time
 
 
-@app.named("queryCq")
-def query_cq(
+@app.asks("queryCq")
+async def _query_cq(
+    admin: AdminClient,
     topic: Topic,
-    queue_id: Annotated[int, typer.Option("-q", "--queue", min=0, help="Number of the queue.")],
-    index: Annotated[int, typer.Option("-i", "--index", min=0, help="Index of the first entry.")],
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Number of entries.")] = 10,
-    broker: Annotated[
-        str | None, typer.Option("-b", "--broker", help="Address of the broker.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("-g", "--consumer", help="Group whose filter is applied.")
-    ] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
+    queue_id: Annotated[int, opt("-q", "--queue", "Number of the queue.", min=0)],
+    index: Annotated[int, opt("-i", "--index", "Index of the first entry.", min=0)],
+    count: Annotated[int, opt("-c", "--count", "Number of entries.", min=1)] = 10,
+    broker: Annotated[str | None, opt("-b", "--broker", "Address of the broker.")] = None,
+    group: Annotated[str | None, opt("-g", "--consumer", "Group whose filter is applied.")] = None,
+) -> Reply:
     """Show entries of a consume queue and whether a group's filter matches them."""
-
-    async def question(admin: AdminClient) -> ConsumeQueueEntries:
-        address = broker or await _first_master(admin, topic)
-        chosen = admin.broker(address)
-        return await chosen.queue_entries(topic, queue_id, index, count=count, group=group)
-
-    found = ask(namesrv, question)
-    if as_json:
-        print_json(found)
-    else:
-        _print_entries(found, index)
+    chosen = admin.broker(broker or await _first_master(admin, topic))
+    found = await chosen.queue_entries(topic, queue_id, index, count=count, group=group)
+    return Reply(_entries(found, index), found)
 
 
 async def _first_master(admin: AdminClient, topic: str) -> str:
@@ -129,15 +112,18 @@ async def _first_master(admin: AdminClient, topic: str) -> str:
     raise BrokerMissing(f"no master has the topic {topic}")
 
 
-def _print_entries(found: ConsumeQueueEntries, index: int) -> None:
+def _entries(found: ConsumeQueueEntries, index: int) -> str:
+    lines = []
     if found.subscription_data is not None:
         text = msgspec.json.format(msgspec.json.encode(found.subscription_data), indent=2)
-        say(f"Subscription data: \n{text.decode()}\n{_LINE}")
+        lines.append(f"Subscription data: \n{text.decode()}\n{_LINE}")
     if found.filter_data is not None:
-        say(f"Filter data: \n{found.filter_data}\n{_LINE}")
-    say(f"Queue data: \nmax: {found.max_queue_index}, min: {found.min_queue_index}\n{_LINE}")
+        lines.append(f"Filter data: \n{found.filter_data}\n{_LINE}")
+    bounds = f"max: {found.max_queue_index}, min: {found.min_queue_index}"
+    lines.append(f"Queue data: \n{bounds}\n{_LINE}")
     for number, entry in enumerate(found.queue_data, index):
-        say(f"idx: {number}\n{_entry(entry)}\n{_LINE}")
+        lines.append(f"idx: {number}\n{_entry(entry)}\n{_LINE}")
+    return "\n".join(lines)
 
 
 def _entry(entry: ConsumeQueueEntry) -> str:
@@ -156,14 +142,10 @@ STATUS_NAMES: Final = {
     PullStatus.OFFSET_ILLEGAL: "OFFSET_ILLEGAL",
 }
 
-Charset = Annotated[
-    str, typer.Option("-c", "--charsetName", help="Encoding of the bodies: UTF-8, GBK.")
-]
-Expression = Annotated[
-    str, typer.Option("-s", "--subExpression", help="Only these tags: 'TagA || TagB'.")
-]
-BrokerName = Annotated[str, typer.Option("-a", "--brokerName", help="Name of the broker.")]
-QueueId = Annotated[int, typer.Option("-i", "--queueId", min=0, help="Number of the queue.")]
+Charset = Annotated[str, opt("-c", "--charsetName", "Encoding of the bodies: UTF-8, GBK.")]
+Expression = Annotated[str, opt("-s", "--subExpression", "Only these tags: 'TagA || TagB'.")]
+BrokerName = Annotated[str, opt("-a", "--brokerName", "Name of the broker.")]
+QueueId = Annotated[int, opt("-i", "--queueId", "Number of the queue.", min=0)]
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -205,38 +187,31 @@ class Page(msgspec.Struct):
             say(line)
 
 
-@app.named("printMsg")
-def print_msg(
+@app.asks("printMsg")
+async def _print_msg(
+    admin: AdminClient,
     topic: Topic,
     charset: Charset = "UTF-8",
     expression: Expression = ALL_TAGS,
     begin: Begin = None,
     end: End = None,
-    body: Annotated[
-        TrueFalse, typer.Option("-d", "--printBody", help="Whether to print bodies.")
-    ] = "true",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+    body: Annotated[TrueFalse, opt("-d", "--printBody", "Whether to print bodies.")] = "true",
     *,
-    as_json: AsJson = False,
+    as_json: bool,
 ) -> None:
     """Print the messages of a topic, queue by queue; with --json, one per line."""
     page = Page(charset, body == "true", as_json)
     begin_ms, end_ms = _optional(begin), _optional(end)
-
-    async def question(admin: AdminClient) -> None:
-        for queue in await admin.queues(topic):
-            section = await _section(admin, queue, begin_ms, end_ms)
-            page.say(
-                f"minOffset={section.begin}, maxOffset={section.end}, {java_text.queue(queue)}"
-            )
-            await _print_section(admin, section, page, expression)
-            page.say("-" * 56)
-
-    ask(namesrv, question)
+    for queue in await admin.queues(topic):
+        section = await _section(admin, queue, begin_ms, end_ms)
+        page.say(f"minOffset={section.begin}, maxOffset={section.end}, {java_text.queue(queue)}")
+        await _print_section(admin, section, page, expression)
+        page.say("-" * 56)
 
 
-@app.named("printMsgByQueue")
-def print_msg_by_queue(  # one parameter per option
+@app.asks("printMsgByQueue")
+async def _print_msg_by_queue(
+    admin: AdminClient,
     topic: Topic,
     broker: BrokerName,
     queue_id: QueueId,
@@ -245,71 +220,56 @@ def print_msg_by_queue(  # one parameter per option
     begin: Begin = None,
     end: End = None,
     printed: Annotated[
-        TrueFalse,
-        typer.Option("-p", "--print msg", "--printMsg", help="Whether to print messages."),
+        TrueFalse, opt("-p", "--print msg", "--printMsg", "Whether to print messages.")
     ] = "false",
-    body: Annotated[
-        TrueFalse, typer.Option("-d", "--printBody", help="Whether to print bodies.")
-    ] = "false",
+    body: Annotated[TrueFalse, opt("-d", "--printBody", "Whether to print bodies.")] = "false",
     calculate: Annotated[
-        TrueFalse, typer.Option("-f", "--calculate", help="Count the messages of each tag.")
+        TrueFalse, opt("-f", "--calculate", "Count the messages of each tag.")
     ] = "false",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    as_json: AsJson = False,
-) -> None:
-    """Print the messages of a queue, or count them by tag."""
+    as_json: bool,
+) -> Reply:
     page = Page(charset, body == "true", as_json)
-    begin_ms, end_ms = _optional(begin), _optional(end)
     counts: Counter[str] = Counter()
+    queue = MessageQueue(topic, broker, queue_id)
+    section = await _section(admin, queue, _optional(begin), _optional(end))
+    reading = admin.read(queue, section.begin, section.end, expression=expression)
+    async for pulled in reading:
+        counts.update(message.tag for message in pulled.messages if message.tag)
+        if printed == "true":
+            page.print(pulled.messages)
+    if calculate != "true":
+        return Reply()
+    ordered = dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+    lines = [f"Tag: {tag:<30} Count: {count}" for tag, count in ordered.items()]
+    return Reply("\n".join(lines), ordered)
 
-    async def question(admin: AdminClient) -> None:
-        queue = MessageQueue(topic, broker, queue_id)
-        section = await _section(admin, queue, begin_ms, end_ms)
-        reading = admin.read(queue, section.begin, section.end, expression=expression)
-        async for pulled in reading:
-            counts.update(message.tag for message in pulled.messages if message.tag)
-            if printed == "true":
-                page.print(pulled.messages)
 
-    ask(namesrv, question)
-    if calculate == "true":
-        _print_counts(counts, as_json=as_json)
-
-
-@app.named("consumeMessage")
-def consume_message(  # one parameter per option
+@app.asks("consumeMessage")
+async def _consume_message(
+    admin: AdminClient,
     topic: Topic,
-    broker: Annotated[
-        str | None, typer.Option("-b", "--brokerName", help="Name of the broker.")
-    ] = None,
+    broker: Annotated[str | None, opt("-b", "--brokerName", "Name of the broker.")] = None,
     queue_id: Annotated[
-        int | None, typer.Option("-i", "--queueId", min=0, help="Number of the queue; needs -b.")
+        int | None, opt("-i", "--queueId", "Number of the queue; needs -b.", min=0)
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("-o", "--offset", min=0, help="Offset in the queue; needs -i.")
+        int | None, opt("-o", "--offset", "Offset in the queue; needs -i.", min=0)
     ] = None,
-    group: Annotated[
-        str, typer.Option("-g", "--consumerGroup", help="Group to read as.")
-    ] = TOOLS_GROUP,
+    group: Annotated[str, opt("-g", "--consumerGroup", "Group to read as.")] = TOOLS_GROUP,
     begin: Annotated[
         str | None,
-        typer.Option(
-            "-s", "--beginTimestamp", help=f"Only messages stored since this time: {FORMS}."
-        ),
+        opt("-s", "--beginTimestamp", f"Only messages stored since this time: {FORMS}."),
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option(
-            "-e", "--endTimestamp", help=f"Only messages stored before this time: {FORMS}."
-        ),
+        opt("-e", "--endTimestamp", f"Only messages stored before this time: {FORMS}."),
     ] = None,
     count: Annotated[
-        int, typer.Option("-c", "--MessageNumber", min=1, help="Maximum number of messages.")
+        int, opt("-c", "--MessageNumber", "Maximum number of messages.", min=1)
     ] = DEFAULT_COUNT,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    as_json: AsJson = False,
+    as_json: bool,
 ) -> None:
     """Print the oldest messages of a topic or queue, without committing offsets."""
     if queue_id is not None and broker is None:
@@ -318,21 +278,17 @@ def consume_message(  # one parameter per option
         raise wrong_usage("Please set queueId before offset!")
     times = (past_moment(begin, "-s"), past_moment(end, "-e"))
     page = Page(as_json=as_json)
-
-    async def question(admin: AdminClient) -> None:
-        left = count
-        for queue in await admin.queues(topic):
-            if broker not in {None, queue.broker_name} or queue_id not in {None, queue.queue_id}:
-                continue
-            section = await _section(admin, queue, *times)
-            first = max(section.begin, offset or 0)
-            section = Section(queue, first, min(section.end, first + left))
-            left -= max(0, section.end - section.begin)
-            await _print_section(admin, section, page, group=group, found="Consume ok")
-            if left <= 0:
-                return
-
-    ask(namesrv, question)
+    left = count
+    for queue in await admin.queues(topic):
+        if broker not in {None, queue.broker_name} or queue_id not in {None, queue.queue_id}:
+            continue
+        section = await _section(admin, queue, *times)
+        first = max(section.begin, offset or 0)
+        section = Section(queue, first, min(section.end, first + left))
+        left -= max(0, section.end - section.begin)
+        await _print_section(admin, section, page, group=group, found="Consume ok")
+        if left <= 0:
+            return
 
 
 # -- reading ----------------------------------------------------------------------------------
@@ -379,12 +335,3 @@ def _said(queue: MessageQueue, pulled: Pulled) -> str:
     what = "print msg finished" if is_over else "no matched msg"
     status = STATUS_NAMES[pulled.status]
     return f"{java_text.queue(queue)} {what}. status={status}, offset={pulled.next_offset}"
-
-
-def _print_counts(counts: Counter[str], *, as_json: bool) -> None:
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    if as_json:
-        print_json(dict(ordered))
-        return
-    for tag, count in ordered:
-        say(f"Tag: {tag:<30} Count: {count}")

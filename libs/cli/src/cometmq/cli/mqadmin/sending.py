@@ -7,21 +7,19 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Final, NamedTuple
 
-import typer
-
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, run, with_access, wrong_usage
+from cometmq.cli.connecting import with_access, wrong_usage
 from cometmq.cli.mqadmin.frame import (
     Column,
     Family,
-    Namesrv,
+    Reply,
     Topic,
     TrueFalse,
-    print_done,
-    print_table,
-    to_line,
-    to_object,
+    objects,
+    opt,
+    table,
+    text_of,
 )
-from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.mqadmin.java_text import send_result
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import monotonic_ms, wall_ms
@@ -59,46 +57,33 @@ CLUSTER_COLUMNS: Final = (
     Column("failed", "#failCount", "%-16s"),
 )
 
-Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="Number of messages.")]
-Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each message.")]
+Amount = Annotated[int, opt("-a", "--amount", "Number of messages.", min=1)]
+Size = Annotated[int, opt("-s", "--size", "Bytes of each message.", min=1)]
 
 
-@app.named("sendMessage")
-def send_message(
+@app.asks("sendMessage")
+async def _send_message(
+    _admin: AdminClient,
     topic: Topic,
-    body: Annotated[str, typer.Option("-p", "--body", help="Text of the message.")],
-    key: Annotated[
-        str | None, typer.Option("-k", "--key", help="Keys, separated by spaces.")
-    ] = None,
-    tag: Annotated[str | None, typer.Option("-c", "--tags", help="Tag of the message.")] = None,
-    broker: Annotated[
-        str | None, typer.Option("-b", "--broker", help="Name of the broker, with -i.")
-    ] = None,
-    queue_id: Annotated[
-        int | None, typer.Option("-i", "--qid", min=0, help="Queue of -b to send to.")
-    ] = None,
-    trace: Annotated[
-        TrueFalse, typer.Option("-m", "--msgTraceEnable", help="Also send a trace.")
-    ] = "false",
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+    body: Annotated[str, opt("-p", "--body", "Text of the message.")],
+    key: Annotated[str | None, opt("-k", "--key", "Keys, separated by spaces.")] = None,
+    tag: Annotated[str | None, opt("-c", "--tags", "Tag of the message.")] = None,
+    broker: Annotated[str | None, opt("-b", "--broker", "Name of the broker, with -i.")] = None,
+    queue_id: Annotated[int | None, opt("-i", "--qid", "Queue of -b to send to.", min=0)] = None,
+    trace: Annotated[TrueFalse, opt("-m", "--msgTraceEnable", "Also send a trace.")] = "false",
     *,
-    as_json: AsJson = False,
-) -> None:
-    """Send a message."""
+    namesrv: str,
+) -> Reply:
     if queue_id is not None and broker is None:
         raise wrong_usage("Broker name must be set if the queue is chosen!")
     message = Message(topic.strip(), body.strip().encode(), tag, tuple((key or "").split()))
     queue = None
     if broker is not None and queue_id is not None:
         queue = MessageQueue(message.topic, broker.strip(), queue_id)
-
-    async def main() -> SendResult:
-        async with _producer(namesrv, is_traced=trace == "true") as producer:
-            return await producer.send(message, queue=queue)
-
-    sent = run(main())
+    async with _producer(namesrv, is_traced=trace == "true") as producer:
+        sent = await producer.send(message, queue=queue)
     row = (sent.queue.broker_name, sent.queue.queue_id, sent.status.name, sent.message_id)
-    print_table(SENT_COLUMNS, [row], as_json=as_json)
+    return table(SENT_COLUMNS, [row])
 
 
 def _producer(namesrv: str, *, is_traced: bool = False) -> Producer:
@@ -136,34 +121,26 @@ def _average(attempts: list[Timed]) -> float | None:
     return sum(others) / len(others) if others else None
 
 
-@app.named("sendMsgStatus")
-def send_msg_status(
-    broker: Annotated[str, typer.Option("-b", "--brokerName", help="Name of the broker.")],
-    size: Annotated[
-        int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each message.")
-    ] = 128,
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Number of messages.")] = 50,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+@app.asks("sendMsgStatus")
+async def _send_msg_status(
+    _admin: AdminClient,
+    broker: Annotated[str, opt("-b", "--brokerName", "Name of the broker.")],
+    size: Annotated[int, opt("-s", "--messageSize", "Bytes of each message.", min=1)] = 128,
+    count: Annotated[int, opt("-c", "--count", "Number of messages.", min=1)] = 50,
     *,
-    as_json: AsJson = False,
-) -> None:
-    """Send to the topic named after the broker and show the result of each message."""
+    namesrv: str,
+) -> Reply:
     topic = broker.strip()
     body = GREETING * -(-size // len(GREETING))
-
-    async def main() -> list[Timed]:
-        async with _producer(namesrv) as producer:
-            await producer.send(Message(topic, GREETING))
-            return [await _timed(producer.send(Message(topic, body))) for _ in range(count)]
-
-    attempts = run(main())
+    async with _producer(namesrv) as producer:
+        await producer.send(Message(topic, GREETING))
+        attempts = [await _timed(producer.send(Message(topic, body))) for _ in range(count)]
     lines = [
-        f"rt={it.rt_ms}ms, SendResult={_result_text(it.result) if it.result else it.failure}"
+        f"rt={it.rt_ms}ms, SendResult={send_result(it.result) if it.result else it.failure}"
         for it in attempts
     ]
     facts = [{"rt_ms": it.rt_ms, **_facts(it)} for it in attempts]
-    print_done("\n".join(lines), facts, as_json=as_json)
-    _exit_if_failed(attempts)
+    return Reply("\n".join(lines), facts, _failed(attempts))
 
 
 def _facts(attempt: Timed) -> dict[str, Any]:
@@ -180,103 +157,67 @@ def _facts(attempt: Timed) -> dict[str, Any]:
     }
 
 
-def _result_text(result: SendResult) -> str:
-    queue = result.queue
-    return (
-        f"SendResult [sendStatus={result.status.name}, msgId={result.message_id}, "
-        f"offsetMsgId={result.offset_message_id}, messageQueue=MessageQueue "
-        f"[topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}], "
-        f"queueOffset={result.queue_offset}]"
-    )
-
-
-def _exit_if_failed(attempts: list[Timed]) -> None:
+def _failed(attempts: list[Timed]) -> list[str]:
     failures = [attempt.failure for attempt in attempts if attempt.failure is not None]
-    if failures:
-        say(f"cometmq: {len(failures)} of {len(attempts)} failed: {failures[0]}", err=True)
-        raise typer.Exit(1)
+    return [f"{len(failures)} of {len(attempts)} failed: {failures[0]}"] if failures else []
 
 
-@app.named("checkMsgSendRT")
-def check_msg_send_rt(
-    topic: Topic,
-    amount: Amount = 100,
-    size: Size = 128,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Send to the queues of a topic in turn and show the response times."""
+@app.asks("checkMsgSendRT")
+async def _check_msg_send_rt(
+    _admin: AdminClient, topic: Topic, amount: Amount = 100, size: Size = 128, *, namesrv: str
+) -> Reply:
     message = Message(topic.strip(), b"a" * size)
+    attempts: list[Timed] = []
+    chosen: list[MessageQueue] = []
 
-    async def main() -> tuple[list[Timed], list[MessageQueue]]:
-        async with _producer(namesrv) as producer:
-            attempts: list[Timed] = []
-            chosen: list[MessageQueue] = []
+    def in_turn(queues: Sequence[MessageQueue], _: Message, number: int) -> MessageQueue:
+        chosen.append(queues[number % len(queues)])
+        return chosen[-1]
 
-            def in_turn(queues: Sequence[MessageQueue], _: Message, number: int) -> MessageQueue:
-                chosen.append(queues[number % len(queues)])
-                return chosen[-1]
-
-            for number in range(amount):
-                attempt = await _timed(producer.send_ordered(message, number, selector=in_turn))
-                if attempt.failure is not None and len(chosen) == number:
-                    raise attempt.failure  # there is no queue to send to
-                attempts.append(attempt)
-            return attempts, chosen
-
-    attempts, chosen = run(main())
+    async with _producer(namesrv) as producer:
+        for number in range(amount):
+            attempt = await _timed(producer.send_ordered(message, number, selector=in_turn))
+            if attempt.failure is not None and len(chosen) == number:
+                raise attempt.failure  # there is no queue to send to
+            attempts.append(attempt)
     rows = [
         (queue.broker_name, queue.queue_id, attempt.failure is None, attempt.rt_ms)
         for attempt, queue in zip(attempts, chosen, strict=True)
     ]
     average = _average(attempts)
-    if as_json:
-        print_json({"sends": [to_object(TIMED_COLUMNS, row) for row in rows], "avg_rt_ms": average})
-    else:
-        print_table(TIMED_COLUMNS, rows, as_json=False)
-        say(f"Avg RT: {'-' if average is None else f'{average:.2f}'}")
-    _exit_if_failed(attempts)
+    last = f"Avg RT: {'-' if average is None else f'{average:.2f}'}"
+    facts = {"sends": objects(TIMED_COLUMNS, rows), "avg_rt_ms": average}
+    return Reply(f"{text_of(TIMED_COLUMNS, rows)}\n{last}", facts, _failed(attempts))
 
 
-@app.named("clusterRT")
-def cluster_rt(
+@app.asks("clusterRT")
+async def _cluster_rt(
+    admin: AdminClient,
     amount: Amount = 100,
     size: Size = 128,
-    cluster: Annotated[
-        str | None, typer.Option("-c", "--cluster", help="Only this cluster.")
-    ] = None,
+    cluster: Annotated[str | None, opt("-c", "--cluster", "Only this cluster.")] = None,
     as_log: Annotated[
-        TrueFalse, typer.Option("-p", "--print log", "--printLog", help="Print log lines.")
+        TrueFalse, opt("-p", "--print log", "--printLog", "Print log lines.")
     ] = "false",
     room: Annotated[
-        str,
-        typer.Option(
-            "-m", "--machine room", "--machineRoom", help="Machine room shown in the log."
-        ),
+        str, opt("-m", "--machine room", "--machineRoom", "Machine room shown in the log.")
     ] = "noname",
-    interval_s: Annotated[
-        int, typer.Option("-i", "--interval", min=1, help="Seconds between rounds.")
-    ] = 10,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+    interval_s: Annotated[int, opt("-i", "--interval", "Seconds between rounds.", min=1)] = 10,
     *,
-    as_json: AsJson = False,
+    namesrv: str,
+    as_json: bool,
 ) -> None:
-    """Send to every broker in rounds until Ctrl-C and show the response times."""
-    message_body = b"a" * size
-
-    async def question(admin: AdminClient) -> None:
-        if not as_json and as_log == "false":
-            print_table(CLUSTER_COLUMNS, [], as_json=False)
-        async with _producer(namesrv) as producer:
-            while True:
-                for name, broker in await _places(admin, cluster):
-                    message = Message(broker, message_body)
-                    attempts = [await _timed(producer.send(message)) for _ in range(amount)]
-                    _print_round(name, broker, attempts, room=room, as_log=as_log, as_json=as_json)
-                await asyncio.sleep(interval_s)
-
-    ask(namesrv, question)
+    if not as_json and as_log == "false":
+        say(text_of(CLUSTER_COLUMNS, []))
+    async with _producer(namesrv) as producer:
+        while True:
+            for name, broker in await _places(admin, cluster):
+                message = Message(broker, b"a" * size)
+                attempts = [await _timed(producer.send(message)) for _ in range(amount)]
+                _round(name, broker, attempts, room if as_log == "true" else None).print(
+                    as_json=as_json
+                )
+            await asyncio.sleep(interval_s)
 
 
 async def _places(admin: AdminClient, cluster: str | None) -> list[tuple[str, str]]:
@@ -292,17 +233,14 @@ async def _places(admin: AdminClient, cluster: str | None) -> list[tuple[str, st
     ]
 
 
-def _print_round(
-    cluster: str, broker: str, attempts: list[Timed], *, room: str, as_log: str, as_json: bool
-) -> None:
+def _round(cluster: str, broker: str, attempts: list[Timed], room: str | None) -> Reply:
+    """Return the row of a round; with a machine room, as a line of a log."""
     average = _average(attempts)
     failed = sum(attempt.failure is not None for attempt in attempts)
     row = (cluster, broker, average, len(attempts) - failed, failed)
-    if as_json:
-        print_json(to_object(CLUSTER_COLUMNS, row))
-    elif as_log == "true":
+    text = text_of(CLUSTER_COLUMNS, [row], has_heading=False)
+    if room is not None:
         moment = datetime.fromtimestamp(wall_ms() // 1000, tz=UTC).astimezone(LOG_ZONE)
         rounded = "" if average is None else Decimal(average).quantize(Decimal(0), ROUND_HALF_UP)
-        say(f"{moment:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{broker}|{rounded}")
-    else:
-        say(to_line(CLUSTER_COLUMNS, row))
+        text = f"{moment:%Y-%m-%d %H:%M:%S}|{room}|{cluster}|{broker}|{rounded}"
+    return Reply(text, objects(CLUSTER_COLUMNS, [row])[0])

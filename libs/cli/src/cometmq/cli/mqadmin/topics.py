@@ -5,35 +5,29 @@ from contextlib import suppress
 from typing import Annotated, Final, Literal
 
 import msgspec
-import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
+from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.mqadmin.frame import (
     Column,
     Family,
-    Namesrv,
+    Reply,
     Target,
     Topic,
     TrueFalse,
-    ask_each,
     broker_name_of,
-    exit_if_any,
-    print_done,
-    print_table,
+    opt,
+    table,
+    text_of,
     time_column,
 )
-from cometmq.cli.output import AsJson
-from cometmq.cli.say import say
+from cometmq.cli.mqadmin.java_text import bracketed
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.client.errors import BrokerMissing, NoRoute
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import TopicRoute
-from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.flags import Perm, TopicSysFlag
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
@@ -68,91 +62,58 @@ LIST_COLUMNS: Final = (
 RULE: Final = "-" * 158
 
 
-@app.named("topicRoute")
-def topic_route(
+@app.asks("topicRoute")
+async def _topic_route(
+    admin: AdminClient,
     topic: Topic,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    as_list: Annotated[bool, typer.Option("-l", "--list", help="Print a table.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the brokers of a topic as clients see them."""
-
-    async def question(admin: AdminClient) -> TopicRoute:
-        return await admin.route(topic)
-
-    route = ask(namesrv, question)
-    if as_json or not as_list:
-        say(msgspec.json.format(encode_json(route), indent=2))
-        return
+    as_list: Annotated[bool, opt("-l", "--list", "Print a table.")] = False,
+) -> Reply:
+    route = await admin.route(topic)
+    document = msgspec.json.format(encode_json(route), indent=2)
+    if not as_list:
+        return Reply(document, document)
     queues = {data.broker_name: data for data in route.queue_datas}
     rows = [
         (data.cluster, name, data.broker_addrs, one.read_queue_nums, one.write_queue_nums, one.perm)
         for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
         if (one := queues.get(name := data.broker_name)) is not None
     ]
-    print_table(ROUTE_COLUMNS, rows, as_json=False)
-    say(RULE)
     total = ("Total:", len(rows), None, sum(row[3] for row in rows), sum(row[4] for row in rows))
-    print_table(ROUTE_COLUMNS, [(*total, None)], as_json=False, has_heading=False)
+    below = text_of(ROUTE_COLUMNS, [(*total, None)], has_heading=False)
+    return Reply(f"{text_of(ROUTE_COLUMNS, rows)}\n{RULE}\n{below}", document)
 
 
-@app.named("topicStatus")
-def topic_status(
-    topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
-) -> None:
-    """Show the offsets and last message of each queue of a topic."""
-
-    async def question(admin: AdminClient) -> dict[MessageQueue, TopicOffset]:
-        return await admin.topic_stats(topic)
-
-    rows = (
+@app.asks("topicStatus")
+async def _topic_status(admin: AdminClient, topic: Topic) -> Reply:
+    rows = [
         (queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
-        for queue, at in ask(namesrv, question).items()
-    )
-    print_table(STATUS_COLUMNS, rows, as_json=as_json)
+        for queue, at in (await admin.topic_stats(topic)).items()
+    ]
+    return table(STATUS_COLUMNS, rows)
 
 
-@app.named("topicClusterList")
-def topic_cluster_list(
-    topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
-) -> None:
-    """List the clusters that have a topic."""
-
-    async def question(admin: AdminClient) -> list[str]:
-        return await admin.topic_clusters(topic)
-
-    clusters = ask(namesrv, question)
-    print_done("\n".join(clusters), clusters, as_json=as_json)
+@app.asks("topicClusterList")
+async def _topic_cluster_list(admin: AdminClient, topic: Topic) -> Reply:
+    clusters = await admin.topic_clusters(topic)
+    return Reply("\n".join(clusters), clusters)
 
 
-@app.named("topicList")
-def topic_list(
-    namesrv: Namesrv = DEFAULT_NAMESRV,
+@app.asks("topicList")
+async def _topic_list(
+    admin: AdminClient,
     *,
-    with_groups: Annotated[
-        bool, typer.Option("-c", "--clusterModel", help="Include clusters and groups.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the topics."""
-
-    async def names(admin: AdminClient) -> list[str]:
-        return await admin.topics()
-
-    async def places(admin: AdminClient) -> list[tuple[str, str, str]]:
-        found = []
-        for topic in await admin.topics():
-            if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                cluster, groups = await _cluster_and_groups(admin, topic)
-                found += [(cluster, topic, group) for group in groups or [""]]
-        return found
-
-    if with_groups:
-        print_table(LIST_COLUMNS, ask(namesrv, places), as_json=as_json)
-    else:
-        topics = ask(namesrv, names)
-        print_done("\n".join(topics), topics, as_json=as_json)
+    with_groups: Annotated[bool, opt("-c", "--clusterModel", "With clusters and groups.")] = False,
+) -> Reply:
+    topics = await admin.topics()
+    if not with_groups:
+        return Reply("\n".join(topics), topics)
+    rows: list[tuple[str, str, str]] = []
+    for topic in topics:
+        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            cluster, groups = await _cluster_and_groups(admin, topic)
+            rows += [(cluster, topic, group) for group in groups or [""]]
+    return table(LIST_COLUMNS, rows)
 
 
 async def _cluster_and_groups(admin: AdminClient, topic: str) -> tuple[str, list[str]]:
@@ -166,97 +127,66 @@ async def _cluster_and_groups(admin: AdminClient, topic: str) -> tuple[str, list
     return ",".join(clusters), []
 
 
-@app.named("updateOrderConf")
-def update_order_conf(
+@app.asks("updateOrderConf")
+async def _update_order_conf(
+    admin: AdminClient,
     topic: Topic,
-    method: Annotated[
-        Literal["get", "put", "delete"], typer.Option("-m", "--method", help="Action.")
-    ],
+    method: Annotated[Literal["get", "put", "delete"], opt("-m", "--method", "Action.")],
     value: Annotated[
-        str | None,
-        typer.Option("-v", "--orderConf", help="Queues, as broker:queues;broker:queues."),
+        str | None, opt("-v", "--orderConf", "Queues, as broker:queues;broker:queues.")
     ] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Get, put or delete the queues that an ordered topic keeps when brokers change."""
-    if method == "put" and not (value and value.strip()):
+) -> Reply:
+    config = (value or "").strip() or None
+    if method == "get":
+        config = await admin.order_config(topic)
+    elif method == "delete":
+        await admin.delete_order_config(topic)
+        config = None
+    elif config is None:
         raise wrong_usage("please set orderConf with option -v")
-
-    async def question(admin: AdminClient) -> str | None:
-        if method == "get":
-            return await admin.order_config(topic)
-        if method == "delete":
-            await admin.delete_order_config(topic)
-            return None
-        assert value is not None
-        await admin.set_order_config(topic, value.strip())
-        return value.strip()
-
-    config = ask(namesrv, question)
+    else:
+        await admin.set_order_config(topic, config)
     verb = {"get": "get", "put": "update", "delete": "delete"}[method]
     text = f"{verb} orderConf success. topic=[{topic}]"
     if method != "delete":
         text += f", orderConf=[{config or 'null'}]"
-    print_done(text, {"topic": topic, "order_config": config}, as_json=as_json)
+    return Reply(text, {"topic": topic, "order_config": config})
 
 
-@app.named("allocateMQ")
-def allocate_mq(
+@app.asks("allocateMQ")
+async def _allocate_mq(
+    admin: AdminClient,
     topic: Topic,
-    addresses: Annotated[
-        str, typer.Option("-i", "--ipList", help="Members of the group, comma-separated.")
-    ],
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Show how consumers would share the queues of a topic."""
-    members = addresses.split(",")
-
-    async def question(admin: AdminClient) -> list[MessageQueue]:
-        return await admin.queues(topic)
-
-    queues = ask(namesrv, question)
+    addresses: Annotated[str, opt("-i", "--ipList", "Members of the group, comma-separated.")],
+) -> Reply:
+    members, queues = addresses.split(","), await admin.queues(topic)
     strategy = AllocateAveragely()
-    shares = {member: strategy.allocate(member, queues, members) for member in members}
-    print_done(encode_json({"result": shares}).decode(), {"result": shares}, as_json=as_json)
+    facts = {"result": {member: strategy.allocate(member, queues, members) for member in members}}
+    return Reply(encode_json(facts).decode(), facts)
 
 
-Perms = Annotated[
-    int, typer.Option("-p", "--perm", help="What clients may do: 2 write, 4 read, 6 both.")
-]
+Perms = Annotated[int, opt("-p", "--perm", "What clients may do: 2 write, 4 read, 6 both.")]
 
 
-@app.named("updateTopic")
-def update_topic(
+@app.asks("updateTopic")
+async def _update_topic(
+    admin: AdminClient,
     topic: Topic,
     target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    read_queues: Annotated[
-        int, typer.Option("-r", "--readQueueNums", min=0, help="Queues to read from.")
-    ] = 8,
-    write_queues: Annotated[
-        int, typer.Option("-w", "--writeQueueNums", min=0, help="Queues to write to.")
-    ] = 8,
+    read_queues: Annotated[int, opt("-r", "--readQueueNums", "Queues to read from.", min=0)] = 8,
+    write_queues: Annotated[int, opt("-w", "--writeQueueNums", "Queues to write to.", min=0)] = 8,
     perm: Perms = 6,
     order: Annotated[
         TrueFalse,
-        typer.Option(
-            "-o", "--order", help="Whether the topic keeps its queues when brokers change."
-        ),
+        opt("-o", "--order", "Whether the topic keeps its queues when brokers change."),
     ] = "false",
     unit: Annotated[
-        TrueFalse, typer.Option("-u", "--unit", help="Whether the topic belongs to a unit.")
+        TrueFalse, opt("-u", "--unit", "Whether the topic belongs to a unit.")
     ] = "false",
     has_unit_sub: Annotated[
-        TrueFalse, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to the topic.")
+        TrueFalse, opt("-s", "--hasUnitSub", "Whether units subscribe to the topic.")
     ] = "false",
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Create or update a topic."""
+) -> Reply:
     flags = TopicSysFlag.UNIT if unit == "true" else TopicSysFlag(0)
     flags |= TopicSysFlag.UNIT_SUB if has_unit_sub == "true" else TopicSysFlag(0)
     config = TopicConfig(
@@ -267,23 +197,17 @@ def update_topic(
         order=order == "true",
         topic_sys_flag=int(flags),
     )
-
-    async def question(admin: AdminClient) -> tuple[list[str], dict[str, CometError], str | None]:
-        masters = await target.masters(admin)
-        done, failures = await ask_each(masters, lambda one: admin.put_topic(config, [one]))
-        has_order = config.order and not failures
-        order_config = await _keep_order(admin, config, target) if has_order else None
-        return list(done), failures, order_config
-
-    addresses, failures, order_config = ask(namesrv, question)
-    lines = [f"create topic to {address} success." for address in addresses]
-    if order_config is not None:
+    done, failed = await target.ask(admin, lambda one: admin.put_topic(config, [one]))
+    if not done:
+        return Reply(failed=failed)
+    lines = [f"create topic to {address} success." for address in done]
+    order_config = None
+    if config.order and not failed:
+        order_config = await _keep_order(admin, config, target)
         place = "cluster" if target.broker is None else "broker"
         lines.append(f"set {place} orderConf. isOrder=true, orderConf=[{order_config}]")
-    facts = {"topic": config.topic_name, "brokers": addresses, "order_config": order_config}
-    if addresses:
-        print_done("\n".join([*lines, _config_text(config)]), facts, as_json=as_json)
-    exit_if_any(failures)
+    facts = {"topic": config.topic_name, "brokers": list(done), "order_config": order_config}
+    return Reply("\n".join([*lines, _config_text(config)]), facts, failed)
 
 
 async def _keep_order(admin: AdminClient, config: TopicConfig, target: Target) -> str:
@@ -299,67 +223,46 @@ async def _keep_order(admin: AdminClient, config: TopicConfig, target: Target) -
 
 def _config_text(config: TopicConfig) -> str:
     perm = ("R" if config.perm & Perm.READ else "-") + ("W" if config.perm & Perm.WRITE else "-")
-    return (
-        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
-        f"writeQueueNums={config.write_queue_nums}, perm={perm}-, "
-        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
-        f"order={str(config.order).lower()}]"
-    )
+    facts = {
+        "topicName": config.topic_name,
+        "readQueueNums": config.read_queue_nums,
+        "writeQueueNums": config.write_queue_nums,
+        "perm": f"{perm}-",
+        "topicFilterType": config.topic_filter_type,
+        "topicSysFlag": config.topic_sys_flag,
+        "order": config.order,
+    }
+    return bracketed("TopicConfig", facts.items())
 
 
-@app.named("updateTopicPerm")
-def update_topic_perm(
-    topic: Topic,
-    perm: Perms,
-    target: Target,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Change what clients may do with a topic."""
+@app.asks("updateTopicPerm")
+async def _update_topic_perm(
+    admin: AdminClient, topic: Topic, perm: Perms, target: Target
+) -> Reply:
+    async def change(master: BrokerAdmin) -> tuple[int, TopicConfig]:
+        config = (await master.topics()).get(topic)
+        if config is None:
+            raise NoRoute(f"it has no topic {topic}")
+        old, config.perm = config.perm, perm
+        await admin.put_topic(config, [master])
+        return old, config
 
-    async def question(
-        admin: AdminClient,
-    ) -> tuple[dict[str, tuple[int, TopicConfig]], dict[str, CometError]]:
-        async def change(master: BrokerAdmin) -> tuple[int, TopicConfig]:
-            config = (await master.topics()).get(topic)
-            if config is None:
-                raise NoRoute(f"it has no topic {topic}")
-            old, config.perm = config.perm, perm
-            await admin.put_topic(config, [master])
-            return old, config
-
-        return await ask_each(await target.masters(admin), change)
-
-    changed, failures = ask(namesrv, question)
+    changed, failed = await target.ask(admin, change)
     lines = [
         f"update topic perm from {old} to {perm} in {address} success.\n{_config_text(config)}."
         for address, (old, config) in changed.items()
     ]
     facts = [{"broker": at, "perm": perm, "old_perm": old} for at, (old, _) in changed.items()]
-    if changed:
-        print_done("\n".join(lines), facts, as_json=as_json)
-    exit_if_any(failures)
+    return Reply("\n".join(lines), facts or None, failed)
 
 
-@app.named("deleteTopic")
-def delete_topic(
+@app.asks("deleteTopic")
+async def _delete_topic(
+    admin: AdminClient,
     topic: Topic,
-    cluster: Annotated[
-        str, typer.Option("-c", "--clusterName", help="Cluster to delete the topic from.")
-    ],
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Delete a topic and its messages from brokers and name servers."""
-
-    async def question(admin: AdminClient) -> None:
-        await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)
-
-    ask(namesrv, question)
-    text = (
-        f"delete topic [{topic}] from cluster [{cluster}] success.\n"
-        f"delete topic [{topic}] from NameServer success."
-    )
-    print_done(text, {"topic": topic, "cluster": cluster}, as_json=as_json)
+    cluster: Annotated[str, opt("-c", "--clusterName", "Cluster to delete the topic from.")],
+) -> Reply:
+    await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)
+    places = (f"cluster [{cluster}]", "NameServer")
+    lines = [f"delete topic [{topic}] from {place} success." for place in places]
+    return Reply("\n".join(lines), {"topic": topic, "cluster": cluster})
