@@ -46,7 +46,7 @@ class Port:
 
     def __init__(self, namesrv: Namesrv) -> None:
         settings = ServerSettings()
-        self.hub: Hub[PeerProtocol] = Hub(
+        self.hub = Hub(
             Codec(COMMANDS), settings, clock_ms=namesrv.clock.monotonic_ms, log=NO_LOG
         )
 

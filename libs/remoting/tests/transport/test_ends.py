@@ -118,7 +118,9 @@ async def test_more_ends_than_a_flood_adds_are_worked_off() -> None:
     loop = asyncio.get_running_loop()
     faults: list[Any] = []
     loop.set_exception_handler(lambda _, context: faults.append(context["message"]))
-    ends, ended, count = Ends(loop), [], 100 * ENDS_PER_TURN
+    ended: list[int] = []
+    ends: Any = Ends(loop)
+    count = 100 * ENDS_PER_TURN
 
     class Peer:
         def abort(self) -> None:

@@ -20,7 +20,7 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.raw import FLAG_ONEWAY, FLAG_REPLY
 from cometmq.remoting.transport import ServerSettings
 from cometmq.remoting.transport.dispatch import CROWD_SHARES
-from cometmq.remoting.transport.flow.reading import CROWD
+from cometmq.remoting.transport.flow.connected import CROWD
 from cometmq.testing.remoting.frames import encode_frame
 
 from .queries import ANSWER, EXT, HEADER, QUERY, REQUEST, SMALL

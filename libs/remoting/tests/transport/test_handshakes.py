@@ -61,7 +61,7 @@ async def test_hosts_take_turns_and_a_bug_ends_one_connection(
     order: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: order.append(context["message"]))
-    handshakes = Handshakes(loop, 100)
+    handshakes: Any = Handshakes(loop, 100)
     for host, name in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")):
         peer = Peer(order, name)
         handshakes.wait(host, peer, peer.shake_on)

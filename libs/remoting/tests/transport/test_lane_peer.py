@@ -21,7 +21,6 @@ from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InO
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
-from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
@@ -94,7 +93,7 @@ class World:
         handlers: Any = {PLAIN: self.keep, CHANGE: self.change, NOW: self.answer_now}
         handlers[QUICK] = self.answer_now
         handlers[SLOW] = lambda _, call: InOrder(self.answer_slowly(call))
-        self.hub: Hub[PeerProtocol] = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
+        self.hub = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
         in_flight = InFlight(
             settings.in_flight_per_connection_max, settings.in_flight_max, self.hub.stats
         )

@@ -12,7 +12,7 @@ from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ClientSettings, RemotingClient, ServerSettings
 from cometmq.remoting.transport.flow import frames
-from cometmq.remoting.transport.flow.reading import BACKLOG
+from cometmq.remoting.transport.flow.connected import BACKLOG
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.testing.remoting.frames import encode_frame

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -72,7 +72,12 @@ async def test_each_connection_is_visited_once_in_some_turn(turns: Turns) -> Non
         turns.note("visited")
         seen.append(peer)
 
-    walk = Walk(asyncio.get_running_loop(), peers, visit, lambda: done.append(len(seen)))
+    walk = Walk(
+        asyncio.get_running_loop(),
+        cast("Any", peers),
+        cast("Any", visit),
+        lambda: done.append(len(seen)),
+    )
     for _ in range(2):  # the second time, the first walk has not ended
         walk.begin()
     await turns.pass_until(lambda: done)
@@ -84,7 +89,12 @@ async def test_a_few_connections_are_visited_at_once(turns: Turns) -> None:
     peers = {Peer(turns) for _ in range(VISITS_PER_TURN - 1)}
     seen: list[Peer] = []
     done: list[int] = []
-    walk = Walk(asyncio.get_running_loop(), peers, seen.append, lambda: done.append(len(seen)))
+    walk = Walk(
+        asyncio.get_running_loop(),
+        cast("Any", peers),
+        cast("Any", seen.append),
+        lambda: done.append(len(seen)),
+    )
     for _ in range(2):
         walk.begin()
     assert done == [len(peers), 2 * len(peers)]
@@ -94,7 +104,12 @@ async def test_connections_that_have_ended_are_left_out(turns: Turns) -> None:
     peers = {Peer(turns) for _ in range(COUNT)}
     seen: list[Peer] = []
     done: list[bool] = []
-    walk = Walk(asyncio.get_running_loop(), peers, seen.append, lambda: done.append(True))
+    walk = Walk(
+        asyncio.get_running_loop(),
+        cast("Any", peers),
+        cast("Any", seen.append),
+        lambda: done.append(True),
+    )
     walk.begin()
     peers.clear()
     await turns.pass_until(lambda: done)
@@ -112,12 +127,12 @@ async def test_a_visit_that_fails_ends_only_its_connection(turns: Turns) -> None
         if peer is broken:
             raise ValueError
 
-    Walk(loop, peers, visit, lambda: done.append(True)).begin()
+    Walk(loop, cast("Any", peers), cast("Any", visit), lambda: done.append(True)).begin()
     assert (done, faults) == ([True], ["a connection cannot be checked"])
     assert [peer for peer in peers if not peer.is_open] == [broken]
 
 
-def memory_limit(bytes_max: int, peers: set[Peer], stats: TransportStats) -> MemoryLimit:
+def memory_limit(bytes_max: int, peers: Any, stats: TransportStats) -> MemoryLimit:
     loop: Any = asyncio.get_running_loop()
     budget = UnsentBudget(loop, bytes_max=None, drain_timeout_ms=1, stats=stats, log=NO_LOG)
     return MemoryLimit(bytes_max, loop=loop, peers=peers, budget=budget, stats=stats, log=NO_LOG)

@@ -96,9 +96,7 @@ class RemotingClient:
             serialization=settings.serialization,
         )
         self._on_close = on_close
-        self._hub: Hub[PeerProtocol] = Hub(
-            codec, settings, clock_ms=clock_ms, log=log, on_close=self._closed
-        )
+        self._hub = Hub(codec, settings, clock_ms=clock_ms, log=log, on_close=self._closed)
         self._encoder = codec.encoder
         self._tasks = TaskSet(log)
         self._certificates = CertificateWatch(self._tasks, log)

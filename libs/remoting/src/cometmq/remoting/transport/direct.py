@@ -40,7 +40,6 @@ from cometmq.remoting.transport.lane import (
 )
 from cometmq.remoting.transport.lane_peer import NO_FD, LanePeer
 from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
-from cometmq.remoting.transport.protocol import PeerProtocol
 
 HAS_EPOLL: Final = hasattr(select, "epoll")
 
@@ -73,9 +72,7 @@ class Replies(Protocol):
 class DirectIO:
     """The connections of one server that are read and written directly."""
 
-    def __init__(
-        self, hub: Hub[PeerProtocol], lane: Lane, sockets: Sockets, in_flight: InFlight
-    ) -> None:
+    def __init__(self, hub: Hub, lane: Lane, sockets: Sockets, in_flight: InFlight) -> None:
         self.sockets = sockets
         self._hub = hub
         self._lane = lane

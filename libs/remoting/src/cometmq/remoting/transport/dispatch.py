@@ -26,8 +26,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.bodies import weight_of
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.reading import WORKING
+from cometmq.remoting.transport.flow.connected import WORKING, Connected
 from cometmq.remoting.transport.flow.starts import Starts, Timed
 from cometmq.remoting.transport.flow.turns import SLICE_S
 from cometmq.remoting.transport.stats import TransportStats

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.next_turn import NextTurn
 
 HANDSHAKE_BYTES_MAX: Final = 128 * 1024
 """Number of bytes that a peer may send before its handshake is complete; certificate chains take
@@ -50,7 +51,7 @@ class Handshakes(NextTurn):
         super().__init__(loop)
         self._host_max = max(connections_max // HOST_SHARE, HOST_MIN)
         self._counts: dict[str, int] = {}
-        self._queues: OrderedDict[str, deque[tuple[Abortable, Callable[[], None]]]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[tuple[Connected, Callable[[], None]]]] = OrderedDict()
         self._spent_s = 0.0
 
     def begin(self, host: str) -> bool:
@@ -79,7 +80,7 @@ class Handshakes(NextTurn):
         self._spent_s += spent_s
         self._schedule()
 
-    def wait(self, host: str, peer: Abortable, shake_on: Callable[[], None]) -> None:
+    def wait(self, host: str, peer: Connected, shake_on: Callable[[], None]) -> None:
         """Let a connection continue in a later turn of the loop."""
         self._queues.setdefault(host, deque()).append((peer, shake_on))
         self._schedule()

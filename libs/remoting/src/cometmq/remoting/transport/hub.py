@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
@@ -22,10 +21,8 @@ from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import due_on_grid
 from cometmq.remoting.transport.tls import TlsGate
 
-PeerT = TypeVar("PeerT", bound=Connected)
 
-
-class Hub(Generic[PeerT]):
+class Hub:
     """The settings, limits, queues and counters that the connections of one server or client
     share.
     """
@@ -37,8 +34,8 @@ class Hub(Generic[PeerT]):
         *,
         clock_ms: Callable[[], int],
         log: Log,
-        on_open: Callable[[PeerT], None] | None = None,
-        on_close: Callable[[PeerT], None] | None = None,
+        on_open: Callable[[Connected], None] | None = None,
+        on_close: Callable[[Connected], None] | None = None,
         tls: TlsGate | None = None,
         before_write: Callable[[], None] | None = None,
         save: Callable[[], None] | None = None,
@@ -58,8 +55,8 @@ class Hub(Generic[PeerT]):
         self.turns = Turns(self.loop, settings.calls_per_turn_max)
         self.ends = Ends(self.loop)
         self.handshakes = Handshakes(self.loop, connections_max)
-        self.peers: set[PeerT] = set()
-        self.places: Places[PeerT] = Places(connections_max)
+        self.peers: set[Connected] = set()
+        self.places = Places(connections_max)
         self.budget = UnsentBudget(
             self.loop,
             bytes_max=_net_bytes(settings.unsent_total_bytes_max),
@@ -105,7 +102,7 @@ class Hub(Generic[PeerT]):
     def _begin_turn(self) -> None:
         self.budget.turn_left = TURN_BYTES
 
-    def discard(self, peer: PeerT) -> None:
+    def discard(self, peer: Connected) -> None:
         """Remove a closed connection."""
         self.peers.discard(peer)
         self.places.leave(peer)

@@ -10,12 +10,10 @@ Another thread may write answers to sockets (`Loan`). While a connection is on l
 is `ON_LOAN`. Before the connection writes itself, or closes its socket, it withdraws the loan.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.writes import DirectOutput
+from cometmq.remoting.transport.flow.connected import LaneConnected
 
 ON_LOAN: Final = -2
 
@@ -58,42 +56,10 @@ Answered: TypeAlias = tuple[bytes, int, int, int, bool]
 """
 
 
-class Staging(Protocol):
-    """The part of a connection that a lane uses."""
-
-    host: bytes
-    """The remote address in the form used in records."""
-    is_limited: bool
-    """Whether the port refuses some codes; if so, a lane must not answer its requests."""
-
-    @property
-    def direct(self) -> "Direct | None":
-        """The direct I/O that may read and write its socket; None if the server has none."""
-
-    def reply_encoded(self, data: bytes, count: int) -> None:
-        """Send the encoded answers to `count` requests that the lane has taken."""
-
-    @property
-    def reply_rows(self) -> Callable[[Sequence[tuple[Any, bytes, int]]], None]:
-        """Sends encoded answers to several connections of this server; each row has a connection
-        and the arguments of `reply_encoded`.
-        """
-
-    def may_lend_answers(self) -> bool:
-        """Prepare the connections of this server for answers that another thread writes; return
-        whether that thread may write.
-        """
-
-    def settle(self, settled: Settled) -> None:
-        """Count the answers that another thread has written for connections of this server, and
-        send the answers that it has not written.
-        """
-
-
 class Lane(Protocol):
     """Takes requests in two steps: first `stage`, then `put`, `answer` or `drop`."""
 
-    def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
+    def stage(self, peer: LaneConnected, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests among the first `count_max` frames of a chunk, until more than
         `CHUNK_BYTES_MAX` bytes are staged.
 
@@ -154,56 +120,6 @@ class Lane(Protocol):
 
     def end_turn(self) -> None:
         """Store the requests accepted since `begin_turn`, now or in a later turn of the loop."""
-
-
-class Direct(DirectOutput, Protocol):
-    """The part of `DirectIO` that a connection uses."""
-
-    sockets: Any
-    """Reads and writes the sockets; see `Sockets`."""
-
-    def join(self, peer: Any, transport: asyncio.Transport) -> None:
-        """Read and write a connection directly from now on, if its transport has a socket."""
-
-    def leave(self, peer: Any) -> None:
-        """Let the transport of the connection read and write the socket again."""
-
-    def start_reading(self, peer: Any) -> None:
-        """Read from the connection until `stop_reading`."""
-
-    def stop_reading(self, peer: Any) -> None:
-        """Stop reading; the end of the input is not detected either."""
-
-    def expect_pulls(self) -> None:
-        """Answer pulls in the next reads; see `DirectIO`."""
-
-    def expect_sends(self) -> None:
-        """Stage sends in the next reads; see `DirectIO`."""
-
-
-class LaneConnected(Connected, Staging, Protocol):
-    """A connection that has a lane; see `LanePeer`."""
-
-    habit: int
-    fd: int
-    direct_fd: int
-    loan: Loan | None
-    direct_bytes: int
-
-    @property
-    def lane(self) -> Lane:
-        """The lane to which its requests are offered."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a large answer may be built now."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether unsent output is below its high-water mark."""
-
-    def join_direct(self) -> bool:
-        """Read and write the socket directly from now on; return False to try again later."""
 
 
 Chunk: TypeAlias = tuple[Any, bytes]

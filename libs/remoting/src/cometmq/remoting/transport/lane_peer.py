@@ -5,21 +5,23 @@ Its socket may be read and written directly (`DirectIO`).
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.dispatch import Dispatcher
-from cometmq.remoting.transport.flow.connected import ENDED
-from cometmq.remoting.transport.flow.reading import Reading
+from cometmq.remoting.transport.flow.connected import ENDED, LaneConnected, Reading
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import ON_LOAN, Direct, Lane, LaneConnected, Loan, Settled
+from cometmq.remoting.transport.lane import ON_LOAN, Lane, Loan, Settled
 from cometmq.remoting.transport.peer.lane_intake import MIXED, LaneIntake
 from cometmq.remoting.transport.peer.outlet import Outlet
-from cometmq.remoting.transport.protocol import Parts, PeerProtocol
+from cometmq.remoting.transport.protocol import Parts
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.tls_contexts import NativeSession
 from cometmq.remoting.types import Buffer
+
+if TYPE_CHECKING:
+    from cometmq.remoting.transport.direct import DirectIO
 
 NO_FD: Final = -1
 
@@ -29,7 +31,7 @@ class DirectOutlet(Outlet):
 
     _peer: LaneConnected
 
-    def __init__(self, peer: LaneConnected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+    def __init__(self, peer: LaneConnected, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
         super().__init__(peer, hub, dispatcher)
         self._direct = peer.direct
 
@@ -118,10 +120,10 @@ class LanePeer(ServerPeer):
 
     def __init__(
         self,
-        hub: "Hub[PeerProtocol]",
+        hub: Hub,
         dispatcher: Dispatcher[Any],
         lane: Lane,
-        direct: Direct | None = None,
+        direct: "DirectIO | None" = None,
     ) -> None:
         self.lane = lane
         self.direct = direct
@@ -270,7 +272,7 @@ class LanePeer(ServerPeer):
             self._account.answered(self, count)
 
 
-def _reply_each(rows: Sequence[tuple[LanePeer, bytes, int]]) -> None:
+def _reply_each(rows: Sequence[tuple[Any, bytes, int]]) -> None:
     """Send encoded answers to several connections of a server."""
     for peer, data, count in rows:
         peer.reply_encoded(data, count)

@@ -29,7 +29,7 @@ from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.bodies import weight_of
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
-from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT, Reading
+from cometmq.remoting.transport.flow.connected import UNSENT_OUTPUT, Reading
 from cometmq.remoting.transport.flow.turns import BRIEF_S, SLOW_S
 from cometmq.remoting.transport.handshakes import HANDSHAKE_TIMEOUT_MS
 from cometmq.remoting.transport.hub import Hub
@@ -56,9 +56,7 @@ class PeerProtocol(asyncio.Protocol):
     is_served = False
     """Whether one of its requests was served, and not refused; see `Places`."""
 
-    def __init__(
-        self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any], parts: Parts = PARTS
-    ) -> None:
+    def __init__(self, hub: Hub, dispatcher: Dispatcher[Any], parts: Parts = PARTS) -> None:
         self._hub = hub
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._account = dispatcher.in_flight

@@ -24,8 +24,8 @@ from cometmq.remoting.transport.dispatch import (
     InFlight,
     Refused,
 )
+from cometmq.remoting.transport.flow.connected import LEAVING
 from cometmq.remoting.transport.flow.next_turn import Walk
-from cometmq.remoting.transport.flow.reading import LEAVING
 from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Sockets
@@ -103,7 +103,7 @@ class Server(Generic[ContextT]):
         self._release_memory = release_memory
         self._released_ms = 0
         self._gate = TlsGate(settings.tls)
-        self._hub: Hub[PeerProtocol] = Hub(
+        self._hub = Hub(
             _codec(settings),
             settings,
             clock_ms=clock_ms,

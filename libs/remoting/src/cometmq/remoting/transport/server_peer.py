@@ -28,8 +28,7 @@ from cometmq.remoting.raw import Body
 from cometmq.remoting.response_codes import ResponseCode
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
+from cometmq.remoting.transport.flow.connected import UNSENT_OUTPUT, Connected
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.intake import Intake
 from cometmq.remoting.transport.protocol import PeerProtocol
@@ -67,7 +66,7 @@ class HttpIntake(Intake):
     """Answers an HTTP client so that its user sees why it is not served."""
 
     def __init__(
-        self, error: HttpSpoken, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]
+        self, error: HttpSpoken, peer: Connected, hub: Hub, dispatcher: Dispatcher[Any]
     ) -> None:
         super().__init__(peer, hub, dispatcher)
         self._farewell = Farewell(error)

@@ -37,7 +37,8 @@ from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import plain_pieces, sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.transport.lane import Answered, Part, Staging
+from cometmq.remoting.transport.lane import Answered, Part
+from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 from cometmq.store.layout import is_topic
 from cometmq.store.reads import cached
@@ -140,7 +141,7 @@ class BrokerLane:
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
         return self._pulls.learn_renewal(call, locks, answer)
 
-    def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
+    def stage(self, peer: LanePeer, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests of a chunk, but no sends if the broker must inspect each
         send.
         """

@@ -25,7 +25,7 @@ from cometmq.broker.transactions.transactions import Outcome
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.remoting.transport.lane import Staging
+from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.store.index.index_format import KeyedRows
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
@@ -218,7 +218,7 @@ class RunAnswers(msgspec.Struct, LendableAnswers, eq=False):
         if result.status is not _PUT_OK or not is_current:
             runs.answer_each(answers, result)
             return
-        peer: Staging | None = answers.peer  # type: ignore[assignment]
+        peer: LanePeer | None = answers.peer  # type: ignore[assignment]
         if peer is None:
             return  # the ends of transactions have no answers
         try:
@@ -241,7 +241,7 @@ class RunAnswers(msgspec.Struct, LendableAnswers, eq=False):
         is_current = runs.settings is runs.broker.settings
         if self.lent is not None or not (is_plain and is_current):
             return None
-        lender: Staging | None = answers.peer  # type: ignore[assignment]
+        lender: LanePeer | None = answers.peer  # type: ignore[assignment]
         if lender is None or answers.peer_count > LENT_PEERS_MAX or not lender.may_lend_answers():
             return None
         with runs.breaker:
@@ -251,7 +251,7 @@ class RunAnswers(msgspec.Struct, LendableAnswers, eq=False):
     def _settle(self, lent: "LentAnswers", result: PutResult) -> None:
         """Answer those sends of a lent run that the sync thread has not answered; count all."""
         runs, answers = self.runs, self.answers
-        peer: Staging = answers.peer  # type: ignore[assignment]
+        peer: LanePeer = answers.peer  # type: ignore[assignment]
         count, _, rest = settled = lent.settle()
         # The thread answers after the sync, so a written answer proves that the run is stored.
         is_proven = count > 0 or any(is_written for *_, is_written in rest)

@@ -32,7 +32,6 @@ from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane_peer import LanePeer
-from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
@@ -165,7 +164,7 @@ class ScriptedBroker:
         load_parser()
         forget_compiled()
         broker.tables.filters.arriving.compiler.note_loaded()
-        self.hub: Hub[PeerProtocol] = Hub(
+        self.hub = Hub(
             Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
         )
         self._in_flight = InFlight(

@@ -27,7 +27,7 @@ Hot path
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterator
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.connected import Connected
@@ -53,14 +53,14 @@ class Measuring(NextTurn):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        peers: Collection[Any],
-        visit: Callable[[Any], None],
+        peers: Collection[Connected],
+        visit: Callable[[Connected], None],
         judge: Callable[[], Iterator[int]],
     ) -> None:
         """`judge` yields the cost of each visit that it makes."""
         super().__init__(loop)
         self._judge = judge
-        self._walk: Walk[Any] = Walk(loop, peers, visit, self._measured)
+        self._walk = Walk(loop, peers, visit, self._measured)
         self._judging: Iterator[int] = iter(())
         self.sizes: Sizes = []
         """For `visit` and `judge`: what the connections hold."""
@@ -279,7 +279,7 @@ class MemoryLimit:
         bytes_max: int | None,
         *,
         loop: asyncio.AbstractEventLoop,
-        peers: Collection[Any],
+        peers: Collection[Connected],
         budget: UnsentBudget,
         stats: TransportStats,
         log: Log,
@@ -316,7 +316,7 @@ class MemoryLimit:
             return self._last_bytes
         return sum(peer.buffered_bytes for peer in self._peers)
 
-    def _measure(self, peer: Any) -> None:
+    def _measure(self, peer: Connected) -> None:
         if peer.is_open and (size := peer.buffered_bytes):
             self._measuring.sizes.append((size, peer))
 
@@ -341,7 +341,7 @@ class MemoryLimit:
             yield CLOSE_COST
 
 
-def _rank(row: tuple[int, Any]) -> tuple[bool, int]:
+def _rank(row: tuple[int, Connected]) -> tuple[bool, int]:
     """Rank the connections that have been served no request last, so that they are closed first:
     filling the memory needs no account.
     """

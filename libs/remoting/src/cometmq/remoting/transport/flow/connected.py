@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interfaces of a connection (`Connected`) and of its parts: input, output, TLS.
-
-The parts use each other, and the objects that all connections share use them, through these
-protocols.
+"""A connection as its parts and all shared objects know it: why it is not read or served, and its
+end.
 
 Once a connection has ended, its parts refer to `ENDED`. As long as a connection and its parts refer
 to each other, only a full garbage collection would free them; such a collection visits all objects
@@ -13,144 +11,69 @@ Some objects call a part after the end: a queue in which the connection waited, 
 its answers, or a handler that answers late. They then find a closed connection.
 """
 
+import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from cometmq.remoting.command import Call
-from cometmq.remoting.connection import Connection
-from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.transport.flow.reading import Reading
+from cometmq.remoting.transport.settings import ConnectionSettings
 
+if TYPE_CHECKING:
+    from cometmq.remoting.transport.lane_peer import LanePeer
+    from cometmq.remoting.transport.protocol import PeerProtocol
 
-class Input(Protocol):
-    """The input of a connection; see `Intake`."""
+    Connected: TypeAlias = PeerProtocol
+    LaneConnected: TypeAlias = LanePeer
+else:  # the classes of connections import this module
+    Connected = LaneConnected = Any
 
-    uncharged_bytes: int
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The size of the requests that wait for room."""
-
-    def catch_up(self) -> None:
-        """Serve requests that have waited for their turn."""
-
-    def resume_from(self, reason: int) -> None:
-        """Remove a reason for waiting; if no other is left, serve the requests that wait as
-        bytes.
-        """
-
-    def wait_for_work(self) -> None:
-        """Serve no further request until `resume_from(WORKING)`."""
-
-    def task_begun(self, share: int) -> bool:
-        """Count a slow handler that starts; return whether the connection now has its share of them
-        and must wait.
-        """
-
-    def task_ended(self) -> None:
-        """Count a slow handler that has ended."""
-
-    def charge(self, spent_s: float) -> None:
-        """Note time that the program has spent on requests after they were served."""
+# Reasons not to read from a connection; several may apply at once.
+UNSENT_OUTPUT: Final = 1  # the peer does not read its answers
+BACKLOG: Final = 2  # received requests are waiting for the next turn
+LEAVING: Final = 4  # this end is stopping and accepts no more requests
+NO_ROOM: Final = 8  # requests wait until large answers may be built again
+WORKING: Final = 16  # requests wait until the work of an earlier one has ended
+HANDSHAKE: Final = 32  # the TLS handshake waits for its turn
+LONG_FRAME: Final = 64  # unfinished frames take much memory, and others take their turn
+CROWD: Final = 128  # many slow handlers run, and the connection has its share of them
+ASKS_MUCH: Final = 256  # a server asks its client more than is fair
+WAITS: Final = NO_ROOM | WORKING | CROWD | ASKS_MUCH
 
 
-class Output(Protocol):
-    """The output of a connection; see `Outlet`."""
+class Reading:
+    """Pauses and resumes the reading of a transport, for any number of reasons at once."""
 
-    @property
-    def unsent_bytes(self) -> int:
-        """The number of bytes that the kernel has not accepted yet."""
+    def __init__(self, _peer: object, settings: ConnectionSettings) -> None:
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._stops = ~UNSENT_OUTPUT if settings.reads_while_unsent else ~0
+        self.pauses = 0
 
-    @property
-    def held_bytes(self) -> int:
-        """The memory used by output that the kernel has not taken yet."""
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Control this transport, which is already reading."""
+        self._transport = transport
 
-    @property
-    def is_restrained(self) -> bool:
-        """Whether the budget has paused the connection."""
+    def pause(self, reason: int) -> None:
+        """Stop reading until the reason is removed and `resume` is called."""
+        self.pauses |= reason
+        if reason & self._stops and not self._transport.is_closing():
+            self._stop()
 
-    def append(self, data: bytes) -> None:
-        """Send bytes after the pending output."""
+    def resume(self) -> None:
+        """Read on, unless a reason remains."""
+        if not (self.pauses & self._stops or self._transport.is_closing()):
+            self._start()
 
-    def flush(self) -> None:
-        """Write the pending output."""
+    def drop(self) -> None:
+        """Drop the transport, whose connection has ended."""
 
-    def mark_dirty(self) -> None:
-        """Write the pending output at the end of this turn of the loop."""
+    def _stop(self) -> None:
+        self._transport.pause_reading()
 
-    def note_large(self) -> None:
-        """Count the pending output against the budget, and write it if it is large enough."""
-
-    def deliver(self, call: Call[Any], answer: Any) -> bool:
-        """Encode an answer; return False if the peer must catch up before it is served further."""
-
-    def restrain(self) -> None:
-        """Pause until a quarter of the unsent output is left."""
-
-    def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer has read nothing; measured from the first call, or from the
-        moment when the connection is paused.
-        """
-
-
-class Secured(Protocol):
-    """The TLS of a connection; see `TlsState`."""
-
-    pipe: Any
-
-
-class Connected(Protocol):
-    """A connection; see `PeerProtocol`."""
-
-    address: str
-    connection: Connection
-    host: bytes
-    in_flight: int
-    is_dirty: bool
-    is_open: bool
-    is_served: bool
-    reading: Reading
-    state: dict[str, object]
-
-    @property
-    def intake(self) -> Input:
-        """The connection's input."""
-
-    @property
-    def outlet(self) -> Output:
-        """The connection's output."""
-
-    @property
-    def tls(self) -> Secured | None:
-        """The connection's TLS; None if the connection is plain."""
-
-    @property
-    def may_build(self) -> bool:
-        """Whether a large answer may be built now, regardless of the requests that wait."""
-
-    def when_room(self, work: Callable[[], None]) -> None:
-        """Call `work` once a large answer may be built."""
-
-    def data_received(self, data: bytes) -> None:
-        """Serve received bytes."""
-
-    def note_long_frame(self) -> None:
-        """Update the account of unfinished frames, if the frame of this connection is or was
-        long.
-        """
-
-    def refuse(self, error: RemoteProtocolError) -> None:
-        """End the connection of a peer that breaks the protocol."""
-
-    def close(self) -> None:
-        """Close the connection after its pending output is sent."""
-
-    def abort(self) -> None:
-        """Close the connection immediately; unsent output is lost."""
+    def _start(self) -> None:
+        self._transport.resume_reading()
 
 
 class _Ended:
-    """A closed connection that stands for all of them; see `Connected` and `LaneConnected`."""
+    """A closed connection that stands for all of them."""
 
     __slots__ = ()
     address = ""

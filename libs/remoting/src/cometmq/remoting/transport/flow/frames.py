@@ -24,8 +24,7 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.reading import LONG_FRAME
+from cometmq.remoting.transport.flow.connected import LONG_FRAME, Connected
 from cometmq.remoting.transport.stats import TransportStats
 
 FRAME_PATIENCE_MS: Final = 5_000

@@ -14,14 +14,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
-
-class Abortable(Protocol):
-    """A connection that `NextTurn` ends if serving it fails."""
-
-    def abort(self) -> None:
-        """Close the connection immediately; unsent output is lost."""
+from cometmq.remoting.transport.flow.connected import Connected
 
 
 class NextTurn(ABC):
@@ -46,7 +41,7 @@ class NextTurn(ABC):
     def _run(self) -> None:
         """Do a limited part of the work; schedule the rest."""
 
-    def _guard(self, peer: Abortable, step: Callable[[], None], fault: str) -> None:
+    def _guard(self, peer: Connected, step: Callable[[], None], fault: str) -> None:
         """Serve a connection; if that fails, report the fault and end the connection."""
         try:
             step()
@@ -69,9 +64,9 @@ class Ends(NextTurn):
         self.all_ended = asyncio.Event()
         """Set when the last connection has been removed."""
         self._left = ENDS_PER_TURN
-        self._waiting: deque[tuple[Abortable, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Connected, Callable[[], None]]] = deque()
 
-    def add(self, peer: Abortable, end: Callable[[], None]) -> None:
+    def add(self, peer: Connected, end: Callable[[], None]) -> None:
         """Call `end` now, or in a later turn of the loop."""
         self._schedule()
         if self._left > 0:
@@ -92,14 +87,12 @@ class Ends(NextTurn):
             self._guard(peer, end, "a connection cannot be ended")
 
 
-PeerT = TypeVar("PeerT", bound=Abortable)
-
 VISITS_PER_TURN: Final = 1_000
 CLOSED_PER_TURN: Final = 200
 """Number of connections that are closed in one turn of the loop: 5 ms."""
 
 
-class Walk(NextTurn, Generic[PeerT]):
+class Walk(NextTurn):
     """Visits the connections that exist when it begins, and that have not ended since."""
 
     __slots__ = ("_done", "_left", "_peers", "_visit")
@@ -107,8 +100,8 @@ class Walk(NextTurn, Generic[PeerT]):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        peers: Collection[PeerT],
-        visit: Callable[[PeerT], None],
+        peers: Collection[Connected],
+        visit: Callable[[Connected], None],
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """Visit `peers`, the collection of live connections; call `done` after the last visit."""
@@ -116,7 +109,7 @@ class Walk(NextTurn, Generic[PeerT]):
         self._peers = peers
         self._visit = visit
         self._done = done
-        self._left: Iterator[PeerT] | None = None
+        self._left: Iterator[Connected] | None = None
 
     def begin(self) -> None:
         """Begin a walk, unless one is running."""

@@ -14,37 +14,26 @@ In names, a *guest* is a connection, and a *house* has all guests of one host. T
 one owner share its turns (`requester_of`).
 """
 
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.flow.fair_queue import Requester
 
 
-class Guest(Protocol):
-    """A connection of the server, as this module sees it."""
-
-    host: bytes
-    is_served: bool
-    """Whether one of its requests was served, and not refused."""
-
-
-GuestT = TypeVar("GuestT", bound=Guest)
-
-
-class _House(Generic[GuestT]):
+class _House:
     """The connections of one host: strangers and others (`known`), each with the oldest first."""
 
     __slots__ = ("known", "strangers")
 
     def __init__(self) -> None:
-        self.strangers: dict[GuestT, None] = {}
-        self.known: dict[GuestT, None] = {}
+        self.strangers: dict[Connected, None] = {}
+        self.known: dict[Connected, None] = {}
 
     def __len__(self) -> int:
         return len(self.strangers) + len(self.known)
 
 
-class Places(Generic[GuestT]):
+class Places:
     """Counts the connections of one server by host, and chooses the connections to close."""
 
     __slots__ = ("_fullest", "_houses", "_most", "_ranks", "_total", "connections_max")
@@ -52,13 +41,13 @@ class Places(Generic[GuestT]):
     def __init__(self, connections_max: int = 0) -> None:
         self.connections_max = connections_max
         """How many connections a server accepts; none while it stops."""
-        self._houses: dict[bytes, _House[GuestT]] = {}
-        self._ranks: dict[int, dict[_House[GuestT], None]] = {}  # by the number of strangers
+        self._houses: dict[bytes, _House] = {}
+        self._ranks: dict[int, dict[_House, None]] = {}  # by the number of strangers
         self._most = 0
         self._total = 0
-        self._fullest: _House[GuestT] | None = None  # the last one that had the majority
+        self._fullest: _House | None = None  # the last one that had the majority
 
-    def enter(self, guest: GuestT) -> None:
+    def enter(self, guest: Connected) -> None:
         """Count a new connection."""
         house = self._houses.setdefault(host_of(guest), _House())
         house.strangers[guest] = None
@@ -67,7 +56,7 @@ class Places(Generic[GuestT]):
         if 2 * len(house) > self._total:
             self._fullest = house
 
-    def leave(self, guest: GuestT) -> None:
+    def leave(self, guest: Connected) -> None:
         """Remove a connection that has ended; nothing happens if `yielder` has removed it
         before.
         """
@@ -86,7 +75,7 @@ class Places(Generic[GuestT]):
         if not len(house):
             del self._houses[host]
 
-    def yielder(self, guest: GuestT) -> GuestT | None:
+    def yielder(self, guest: Connected) -> Connected | None:
         """Remove and return the connection to close for `guest`, which is not counted yet; None if
         the server must refuse `guest`.
         """
@@ -95,7 +84,7 @@ class Places(Generic[GuestT]):
             self.leave(found)
         return found
 
-    def _stranger(self) -> GuestT | None:
+    def _stranger(self) -> Connected | None:
         while self._most:
             house = next(iter(self._ranks[self._most]))
             guest = next(iter(house.strangers))
@@ -106,7 +95,7 @@ class Places(Generic[GuestT]):
             self._rank(house, -1)
         return None
 
-    def _of_majority(self, guest: GuestT) -> GuestT | None:
+    def _of_majority(self, guest: Connected) -> Connected | None:
         """Return the oldest connection of a host that has more than half of all; None if `guest` is
         of that host.
         """
@@ -115,7 +104,7 @@ class Places(Generic[GuestT]):
             return None
         return None if house is self._houses.get(host_of(guest)) else next(iter(house.known))
 
-    def _rank(self, house: _House[GuestT], step: int) -> None:
+    def _rank(self, house: _House, step: int) -> None:
         """Update the ranking after the number of a host's strangers has changed by `step`, 1 or
         -1.
         """
@@ -133,7 +122,7 @@ class Places(Generic[GuestT]):
             self._most -= 1
 
 
-def host_of(guest: Guest) -> bytes:
+def host_of(guest: Connected) -> bytes:
     """Return the IPv4 address, or the first 64 bits of the IPv6 address, without the port."""
     return guest.host[: 4 if len(guest.host) == 8 else 8]
 

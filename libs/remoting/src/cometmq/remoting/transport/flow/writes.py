@@ -2,26 +2,12 @@
 """Writes the answers of one turn of the loop together, after what they acknowledge is durable."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from cometmq.remoting.transport.flow.connected import Output
-
-
-class DirectOutput(Protocol):
-    """The answers of a lane; see `DirectIO`."""
-
-    rows: list[Any]
-    """Answers that are not sent yet."""
-
-    def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
-        """Send encoded answers; see `DirectIO.reply_rows`."""
-
-    def reply(self, replies: Any) -> Any:
-        """Encode and send answers now; return None if they must wait."""
-
-    def flush(self) -> None:
-        """Send the answers in `rows` now."""
+if TYPE_CHECKING:
+    from cometmq.remoting.transport.direct import DirectIO
+    from cometmq.remoting.transport.peer.outlet import Outlet
 
 
 class Writes:
@@ -45,10 +31,10 @@ class Writes:
         """Whether answers wait for the end of the turn of the loop, and then for `save`."""
         self.must_prepare = check is not None
         """Whether answers must not be written without a call to `prepare`."""
-        self._outlets: list[Output] = []
+        self._outlets: list[Outlet] = []
         self.is_scheduled = False
         """Whether output is pending; it may have been written in this turn of the loop."""
-        self.direct: DirectOutput | None = None
+        self.direct: DirectIO | None = None
         """The answers of a lane, which are written first."""
 
     def gather(self) -> None:
@@ -65,7 +51,7 @@ class Writes:
         if self.check is not None:
             self.check()
 
-    def add(self, outlet: Output) -> None:
+    def add(self, outlet: "Outlet") -> None:
         """Write an outlet's output at the end of this turn of the loop."""
         self._outlets.append(outlet)
         self.schedule()

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from cometmq.remoting.command import Call
 from cometmq.remoting.transport.dispatch import Dispatcher
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.reading import ASKS_MUCH
+from cometmq.remoting.transport.flow.connected import ASKS_MUCH, Connected
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.intake import Intake
 
@@ -42,7 +41,7 @@ WATCH_S: Final = 60.0
 class ClientIntake(Intake):
     """Serves what a client's connection receives."""
 
-    def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+    def __init__(self, peer: Connected, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
         super().__init__(peer, hub, dispatcher)
         self._asked_count = 0
         """The number of requests in the chunk that is being served."""

@@ -16,14 +16,15 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import end_of_frames, frame_prefix
 from cometmq.remoting.transport.dispatch import Dispatcher
-from cometmq.remoting.transport.flow.connected import ENDED, Connected
-from cometmq.remoting.transport.flow.reading import (
+from cometmq.remoting.transport.flow.connected import (
     BACKLOG,
     CROWD,
+    ENDED,
     NO_ROOM,
     UNSENT_OUTPUT,
     WAITS,
     WORKING,
+    Connected,
 )
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW, Pace
@@ -37,7 +38,7 @@ SMALL_BYTES: Final = 4_096  # no more than 140 frames, with the shortest headers
 class Intake:
     """Serves the requests that a connection receives."""
 
-    def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+    def __init__(self, peer: Connected, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
         self._peer = peer
         self._hub = hub
         self.dispatcher = dispatcher

@@ -18,11 +18,11 @@ from typing import Any, Final
 from cometmq.remoting.command import Call
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
-from cometmq.remoting.transport.flow.reading import NO_ROOM
+from cometmq.remoting.transport.flow.connected import NO_ROOM, LaneConnected
 from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import CHUNK_BYTES_MAX, Lane, LaneConnected, Part
+from cometmq.remoting.transport.lane import CHUNK_BYTES_MAX, Lane, Part
 from cometmq.remoting.transport.peer.intake import Intake
 
 FRAMES_PER_CALL: Final = 2
@@ -43,7 +43,7 @@ class LaneIntake(Intake):
 
     _peer: LaneConnected
 
-    def __init__(self, peer: LaneConnected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+    def __init__(self, peer: LaneConnected, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
         super().__init__(peer, hub, dispatcher)
         self._lane = peer.lane
         self._direct = peer.direct

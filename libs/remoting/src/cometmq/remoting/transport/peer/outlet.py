@@ -10,8 +10,7 @@ from typing import Any, Final, cast
 from cometmq.remoting.command import Call
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
-from cometmq.remoting.transport.flow.connected import ENDED, Connected
-from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
+from cometmq.remoting.transport.flow.connected import ENDED, UNSENT_OUTPUT, Connected
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.types import Buffer
 
@@ -66,7 +65,7 @@ class Outbox:
 class Outlet:
     """Encodes, gathers and writes the answers of a connection."""
 
-    def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+    def __init__(self, peer: Connected, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
         self._peer = peer
         self._hub = hub
         self._dispatcher = dispatcher

@@ -5,7 +5,7 @@ connection ends.
 
 import asyncio
 import functools
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -42,7 +42,7 @@ class OwnRequests:
     ends.
     """
 
-    def __init__(self, hub: Hub[Any], connection: Connection) -> None:
+    def __init__(self, hub: Hub, connection: Connection) -> None:
         self._hub = hub
         self._connection = connection
         self._timer: asyncio.TimerHandle | None = None

@@ -6,15 +6,14 @@ the TLS handshake.
 import asyncio
 import contextlib
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import end_of_frames
 from cometmq.remoting.raw import FLAG_ONEWAY
-from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.reading import HANDSHAKE, LEAVING
+from cometmq.remoting.transport.flow.connected import HANDSHAKE, LEAVING, Connected
 from cometmq.remoting.transport.handshakes import (
     HANDSHAKE_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
@@ -38,7 +37,7 @@ class TlsState:
     """The TLS of a server's connection; it is dropped if the first bytes are not TLS."""
 
     def __init__(
-        self, peer: Connected, hub: Hub[Any], gate: TlsGate, transport: asyncio.Transport
+        self, peer: Connected, hub: Hub, gate: TlsGate, transport: asyncio.Transport
     ) -> None:
         self._peer = peer
         self._hub = hub
