@@ -9,17 +9,17 @@ loop is not held while it copies their entries: all but the last are spills. The
 the offset at which its first job began. The jobs also write later entries, which recovery ignores.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.errors import DiskError
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.queues.unsaved_queues import QueueWrite, Round, UnsavedQueues
+from cometmq.store.queues.unsaved_queues import QueueWrite, Round, UnsavedQueues, Written
 from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progress
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, SpillJob
+from cometmq.store.upkeep.jobs import Step
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import has_passed
@@ -109,6 +109,8 @@ the log. The next start then recovers the queues, as after a kill.
 VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance from the verify offset to the progress: how much of the log recovery checks for damage.
 """
+
+OnDone: TypeAlias = Callable[[Exception | None], None]
 
 _max_offset: Final = attrgetter("max_offset")
 
@@ -203,12 +205,7 @@ class Checkpointer:
         """
         return self._draft is not None
 
-    def plan(
-        self,
-        now_ms: int,
-        on_done: Callable[[CheckpointJob, Exception | None], None],
-        on_spilled: Callable[[SpillJob, Exception | None], None],
-    ) -> CheckpointJob | SpillJob:
+    def plan(self, now_ms: int, on_done: OnDone, on_spilled: OnDone) -> Step:
         """Return the next job of the checkpoint that was begun, or of a new one.
 
         Call this only when no keys are queued for the index.
@@ -240,29 +237,51 @@ class Checkpointer:
     def _completed(
         self,
         draft: _Draft,
-        writes: list[QueueWrite],
-        on_done: Callable[[CheckpointJob, Exception | None], None],
+        writes: Sequence[QueueWrite],
+        on_done: OnDone,
         *,
         is_closing: bool = False,
-    ) -> CheckpointJob:
+    ) -> Step:
+        """Return the job that writes everything up to one offset to the disk, and then saves the
+        checkpoint.
+        """
         self._draft = None
-        progress = draft.progress
-        return CheckpointJob(
-            disk=self._parts.disk,
-            files=self._files,
-            flush=self._flusher.plan(is_checkpoint=True),
-            seal=self._sealer.plan(progress.offset),
-            writes=writes,
-            spilled=self.unsaved.spilled(),
-            index_flushes=self._index.plan_flush(is_closing=is_closing),
-            progress=progress,
-            deletion_count=draft.deletion_count,
-            floors=self._queues.floors.plan(
-                self._parts.disk, self._parts.layout, self._parts.commit_log.min_offset
-            ),
-            dispatched_count=draft.dispatched_count,
-            on_done=on_done,
+        parts, progress, floors = self._parts, draft.progress, self._queues.floors
+        flush, seal = self._flusher.plan(is_checkpoint=True), self._sealer.plan(progress.offset)
+        spilled, index_flushes = (
+            self.unsaved.spilled(),
+            self._index.plan_flush(is_closing=is_closing),
         )
+        floors_file = floors.plan(parts.disk, parts.layout, parts.commit_log.min_offset)
+
+        def run() -> None:
+            flush.run()
+            seal.run()  # not on the sync thread, because sends wait for it
+            written = spilled.files()
+            written.write(parts.disk, writes)
+            written.sync(parts.disk)
+            for index_flush in index_flushes:
+                index_flush.run()
+            if floors_file is not None:
+                floors_file.save()
+            self._files.save(progress)
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._elapsed_ms = max(0, parts.clock_ms() - self._last_ms)
+                self.unsaved.note_saved(writes)
+                self._index.mark_flushed(index_flushes)
+                self._flusher.note_flushed(flush)
+                seal.done(None)
+                self.offset = progress.offset
+                self._deletions.forget(draft.deletion_count, progress.offset)
+                floors.note_saved(floors_file)
+                self.catch_up.note_saved(draft.dispatched_count)
+            else:
+                self._index.mark_failed(index_flushes)
+            on_done(error)
+
+        return Step("checkpoint", run, done)
 
     def abandon(self) -> None:
         """Drop the checkpoint that was begun, because it could not be written or its plan is
@@ -279,7 +298,7 @@ class Checkpointer:
         is_log_ahead = self.dispatched_offset - self._spill_offset > bytes_max
         return is_log_ahead or self._index.unwritten_bytes > SPILL_INDEX_BYTES
 
-    def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
+    def plan_spill(self, on_done: OnDone) -> Step:
         """Return the next job of a spill: it writes the entries of some of the queues that had
         entries in memory when the spill began.
         """
@@ -287,55 +306,46 @@ class Checkpointer:
             self._spilling, self._spill_offset = Round(self.unsaved), self.dispatched_offset
         return self._spill(self._spilling.writes(), on_done)
 
-    def _spill(
-        self, writes: list[QueueWrite], on_done: Callable[[SpillJob, Exception | None], None]
-    ) -> SpillJob:
-        return SpillJob(
-            disk=self._parts.disk,
-            writes=writes,
-            index_flushes=self._index.plan_spill(),
-            on_done=on_done,
+    def _spill(self, writes: Sequence[QueueWrite], on_done: OnDone) -> Step:
+        """Return the job that moves entries to the files without a sync.
+
+        Recovery does not trust entries beyond a checkpoint, so a crash after it does no harm.
+        """
+        disk, written, index_flushes = (
+            self._parts.disk,
+            Written({}, set()),
+            self._index.plan_spill(),
         )
 
-    def take_over_spill(self, job: SpillJob) -> None:
-        """Release the entries that a finished spill has written."""
-        self._index.mark_flushed(job.index_flushes)
-        self.unsaved.note_spilled(job.writes, job.written.folders)
+        def run() -> None:
+            written.write(disk, writes)
+            for index_flush in index_flushes:
+                index_flush.write_entries()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._index.mark_flushed(index_flushes)
+                self.unsaved.note_spilled(writes, written.folders)
+            on_done(error)
+
+        return Step("spill", run, done)
 
     def _next_verify_offset(self) -> int:
         if self.dispatched_offset - self._verify_offset > VERIFY_BYTES_MAX and self.offset >= 0:
             self._verify_offset = self.offset
         return max(self._verify_offset, self._parts.commit_log.min_offset)
 
-    def take_over(self, job: CheckpointJob, now_ms: int) -> None:
-        """Release the entries that a finished job has written to the disk."""
-        self._elapsed_ms = max(0, now_ms - self._last_ms)
-        self.unsaved.note_saved(job.writes)
-        self._index.mark_flushed(job.index_flushes)
-        self._flusher.note_flushed(job.flush)
-        job.seal.done(None)
-        self.offset = job.progress.offset
-        self._deletions.forget(job.deletion_count, job.progress.offset)
-        self._queues.floors.note_saved(job.floors)
-        self.catch_up.note_saved(job.dispatched_count)
-
-    def give_back(self, job: CheckpointJob) -> None:
-        """Keep the entries that a failed job could not write."""
-        self._index.mark_failed(job.index_flushes)
-
     def save_all(self, now_ms: int) -> None:
         """Write a complete checkpoint, for example before closing; raise DiskError on failure."""
         self._index.catch_up()
-        job = self._completed(self._begun(now_ms), self.unsaved.writes(), _nothing, is_closing=True)
+        draft, writes = self._begun(now_ms), self.unsaved.writes()
+        job = self._completed(draft, writes, lambda _error: None, is_closing=True)
         job.run()
-        self.take_over(job, now_ms)
+        job.done(None)
 
     def close(self) -> None:
         """Close the checkpoint files."""
         self._files.close()
-
-
-def _nothing(_job: CheckpointJob, _error: Exception | None) -> None: ...
 
 
 def is_sync_failure(error: Exception | None) -> bool:

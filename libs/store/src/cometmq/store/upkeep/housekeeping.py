@@ -19,7 +19,7 @@ from cometmq.store.parts import Parts
 from cometmq.store.upkeep.checkpointer import STOP_QUEUES_MAX, Checkpointer, is_sync_failure
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, Job, SpillJob, Step, probe
+from cometmq.store.upkeep.jobs import Job, Step, probe
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import has_passed
 from cometmq.store.writing.write_state import Refusal
@@ -159,24 +159,19 @@ class Housekeeping:
 
     # Checkpoints
 
-    def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
-        if error is None:
-            self._checkpointer.take_over(job, self._parts.clock_ms())
-            if self.indexing.has_failed:
-                return  # the checkpoint was planned before the disk refused the keys
-            if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
-                self._log.info("queues.write_recovered")
-            return
-        self._checkpointer.give_back(job)
+    def _note_checkpoint(self, error: Exception | None) -> None:
         if is_sync_failure(error):
             self._fail_for_good(error)
-        else:
+        elif error is not None:
             self._note_derived_failed(error)
+        # Else the checkpoint may have been planned before the disk refused the keys.
+        elif not self.indexing.has_failed and self._write_state.set(
+            Refusal.QUEUE_WRITE_FAILED, holds=False
+        ):
+            self._log.info("queues.write_recovered")
 
-    def _note_spilled(self, job: SpillJob, error: Exception | None) -> None:
-        if error is None:
-            self._checkpointer.take_over_spill(job)
-        else:
+    def _note_spilled(self, error: Exception | None) -> None:
+        if error is not None:
             self._checkpointer.abandon()
             self._note_derived_failed(error)
 

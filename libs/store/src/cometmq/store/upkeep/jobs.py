@@ -6,17 +6,13 @@ job runs at a time, apart from syncs and writeback of the log (`flush.py`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from cometmq.store.disk import Descriptor, Disk, DiskFile
 from cometmq.store.errors import DiskError
-from cometmq.store.index.index_file import IndexFlush
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.os_disk import open_folder, opened
-from cometmq.store.queues.floors import FloorsFile
-from cometmq.store.queues.unsaved_queues import QueueWrite, Spilled, Written
-from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
 
 PROBE_BYTES: Final = 64 * 1024
 
@@ -97,75 +93,6 @@ class FlushJob:
     def path(self, index: int) -> str:
         """Return the path of a file, or of the folder if `index` is the number of files."""
         return self.files[index].path if index < len(self.files) else self.folder or ""
-
-
-@dataclass(slots=True, kw_only=True)
-class SpillJob:
-    """Moves entries of queues and index from memory to the files, without syncing them.
-
-    The kernel may write them to the disk at any time; the next checkpoint syncs them. Recovery does
-    not trust entries beyond a checkpoint, so a crash in between does no harm.
-    """
-
-    disk: Disk
-    writes: Sequence[QueueWrite]
-    index_flushes: Sequence[IndexFlush]
-    on_done: Callable[["SpillJob", Exception | None], None]
-    written: Written = field(default_factory=lambda: Written({}, set()))
-    name: ClassVar = "spill"
-
-    def run(self) -> None:
-        """Write the entries."""
-        self.written.write(self.disk, self.writes)
-        for index_flush in self.index_flushes:
-            index_flush.write_entries()
-
-    def done(self, error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        self.on_done(self, error)
-
-
-@dataclass(slots=True, kw_only=True)
-class CheckpointJob:
-    """Writes everything up to one offset to the disk and then saves the checkpoint.
-
-    It has copies of the data that is missing from the files.
-    """
-
-    disk: Disk
-    files: CheckpointFiles
-    flush: FlushJob
-    seal: Step
-    writes: Sequence[QueueWrite]
-    spilled: Spilled
-    """What was written before, and is synced by this job."""
-    index_flushes: Sequence[IndexFlush]
-    progress: Progress
-    deletion_count: int
-    """The number of notes of deleted topics that this job makes outdated."""
-    floors: FloorsFile | None
-    """The floors, if they have changed since the last job."""
-    dispatched_count: int
-    """The number of replicated records that this job saves."""
-    on_done: Callable[["CheckpointJob", Exception | None], None]
-    name: ClassVar = "checkpoint"
-
-    def run(self) -> None:
-        """Write and sync the log, queues and index, then the checkpoint."""
-        self.flush.run()
-        self.seal.run()  # not on the sync thread, because sends wait for it
-        written = self.spilled.files()
-        written.write(self.disk, self.writes)
-        written.sync(self.disk)
-        for index_flush in self.index_flushes:
-            index_flush.run()
-        if self.floors is not None:
-            self.floors.save()
-        self.files.save(self.progress)
-
-    def done(self, error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        self.on_done(self, error)
 
 
 def probe(files: FileSequence, segments: Sequence[tuple[int, int]]) -> None:
