@@ -11,7 +11,7 @@ from typing import Final
 from cometmq.cli.lazy import App, CommandInfo, LazyGroup
 
 FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
-    "topics": ("topics", {
+    "cometmq.cli.mqadmin.topics": ("topics", {
         "updateTopic": "Create or update a topic.",
         "updateTopicPerm": "Change what clients may do with a topic.",
         "deleteTopic": "Delete a topic and its messages from brokers and name servers.",
@@ -23,7 +23,7 @@ FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         " brokers change.",
         "allocateMQ": "Show how consumers would share the queues of a topic.",
     }),
-    "brokers": ("servers", {
+    "cometmq.cli.mqadmin.brokers": ("servers", {
         "updateBrokerConfig": "Change a setting of running brokers.",
         "getBrokerConfig": "Show the settings of brokers.",
         "brokerStatus": "Show the run-time statistics of brokers.",
@@ -34,7 +34,7 @@ FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "deleteExpiredCommitLog": "Delete expired log files now; by default on all brokers.",
         "clusterList": "Show every broker with its load.",
     }),
-    "namesrvs": ("servers", {
+    "cometmq.cli.mqadmin.namesrvs": ("servers", {
         "updateKvConfig": "Set a value on every name server.",
         "deleteKvConfig": "Delete a value from every name server.",
         "wipeWritePerm": "Stop producers from sending to a broker, for maintenance.",
@@ -42,26 +42,26 @@ FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "getNamesrvConfig": "Show the settings of every name server.",
         "updateNamesrvConfig": "Change a setting of every name server.",
     }),
-    "sending": ("messages", {
+    "cometmq.cli.mqadmin.sending": ("messages", {
         "sendMessage": "Send a message.",
         "sendMsgStatus": "Send to the topic named after the broker and show the result of each"
         " message.",
         "checkMsgSendRT": "Send to the queues of a topic in turn and show the response times.",
         "clusterRT": "Send to every broker in rounds until Ctrl-C and show the response times.",
     }),
-    "group_settings": ("groups", {
+    "cometmq.cli.mqadmin.group_settings": ("groups", {
         "updateSubGroup": "Create or update a consumer group.",
         "deleteSubGroup": "Delete a consumer group.",
         "getConsumerConfig": "Show the settings of a consumer group.",
     }),
-    "consumers": ("groups", {
+    "cometmq.cli.mqadmin.consumers": ("groups", {
         "consumerStatus": "Show the running state of the members of a group.",
         "consumer": "Show the running state of all members of a group.",
         "consumerConnection": "Show the connected members of a consumer group and their"
         " subscriptions.",
         "producerConnection": "Show the connected members of a producer group.",
     }),
-    "progress": ("groups", {
+    "cometmq.cli.mqadmin.progress": ("groups", {
         "consumerProgress": "Show the progress of a group by queue, or of all groups.",
         "resetOffsetByTime": "Move a group to a point in time.",
         "resetOffsetByTimeOld": "Move the committed offsets of a group to a point in time.",
@@ -69,31 +69,31 @@ FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "cloneGroupOffset": "Copy the offsets of a group in a topic to another group.",
         "getConsumerStatus": "Show the current offsets of the connected members of a group.",
     }),
-    "queries": ("messages", {
+    "cometmq.cli.mqadmin.queries": ("messages", {
         "queryMsgById": "Show, redeliver or resend messages by id.",
         "queryMsgByUniqueKey": "Show or redeliver a message by its unique key.",
         "queryMsgByKey": "List the messages with a given key.",
         "queryMsgByOffset": "Show the message at an offset of a queue.",
         "queryMsgTraceById": "Show the producer and the consumers of a message.",
     }),
-    "reading": ("messages", {
+    "cometmq.cli.mqadmin.reading": ("messages", {
         "printMsg": "Print the messages of a topic.",
         "printMsgByQueue": "Print the messages of a queue, or count them by tag.",
         "consumeMessage": "Print the oldest messages of a topic or a queue.",
         "DecodeMessageId": "Decode the machine and time in a unique key.",
         "queryCq": "Show entries of a consume queue.",
     }),
-    "monitoring": ("others", {
+    "cometmq.cli.mqadmin.monitoring": ("others", {
         "startMonitoring": "Watch all groups for lag, other problems and offset corrections.",
     }),
-    "accounts": ("others", {
+    "cometmq.cli.mqadmin.accounts": ("others", {
         "updateAclConfig": "Create or update an account.",
         "deleteAclConfig": "Delete an account.",
         "updateGlobalWhiteAddr": "Replace the addresses exempt from access control.",
         "clusterAclConfigVersion": "Show the versions of the access control files of brokers.",
         "getAclConfig": "Show all accounts configured on the brokers, including secret keys.",
     }),
-    "exports": ("others", {
+    "cometmq.cli.mqadmin.exports": ("others", {
         "exportMetadata": "Export topics and consumer groups to a file.",
         "exportConfigs": "Export the important settings and the size of a cluster to a file.",
         "exportMetrics": "Export rates, counts and sizes of a cluster to a file.",
@@ -104,7 +104,7 @@ FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     name: CommandInfo(
-        f"cometmq.cli.mqadmin.{module}", line, f"mqadmin, {area}", is_in_family=True,
+        module, line, f"mqadmin, {area}", is_in_family=True,
         takes_full_names=True, accepts_empty=True,
     )
     for module, (area, lines) in FAMILIES.items()

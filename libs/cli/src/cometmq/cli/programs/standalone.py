@@ -29,6 +29,13 @@ from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.access import is_said
 from cometmq.cli.lazy import App, imports_of
 from cometmq.cli.output import print_notes
+from cometmq.cli.programs.children import (
+    PORT_OPTION,
+    BrokerOrder,
+    Serving,
+    Siblings,
+    WaitingConsole,
+)
 from cometmq.cli.programs.running import (
     ConfigFile,
     LogJson,
@@ -37,7 +44,6 @@ from cometmq.cli.programs.running import (
     exit_on_bad_settings,
     warn_unknown,
 )
-from cometmq.cli.programs.sibling import Order, Serving, Siblings, instance_of, with_namesrv
 from cometmq.cli.programs.suite import (
     BROKER_PORT_DEFAULT,
     CONSOLE_PORT,
@@ -48,9 +54,10 @@ from cometmq.cli.programs.suite import (
     Options,
     Suite,
     console_settings,
+    instance_of,
     load_suite,
+    with_namesrv,
 )
-from cometmq.cli.programs.waiting_console import PORT_OPTION, WaitingConsole
 from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed
 from cometmq.remoting.errors import SettingsError
@@ -169,7 +176,7 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
         log.warning("settings.overruled", use=suite.overruled, file=str(suite.broker_file))
 
     orders = [
-        Order(
+        BrokerOrder(
             number=number,
             config=None if config is None else str(config),
             data=None if options.data is None else str(options.data),
@@ -209,7 +216,7 @@ class Page(NamedTuple):
     log_json: bool | None
 
 
-async def _serve(suite: Suite, orders: list[Order], page: Page, stop: Stop, log: Log) -> None:
+async def _serve(suite: Suite, orders: list[BrokerOrder], page: Page, stop: Stop, log: Log) -> None:
     """Start the programs in the order of their dependencies, print the banner, and stop them in
     reverse order.
     """
@@ -281,14 +288,10 @@ async def _console(
     """Listen for browsers; return the lines about the console for the banner."""
     if page.port < 0:
         return []
-    console = WaitingConsole(
-        console_settings(suite, namesrv_port),
-        log_level=page.log_level,
-        log_json=page.log_json,
-        log=log,
-    )
-    await console.start(suite.namesrv.value.bind_address, page.port)
+    console = WaitingConsole(suite.namesrv.value.bind_address, page.port, log=log)
     started.push_async_callback(console.stop)
+    settings = console_settings(suite, namesrv_port)
+    console.start(settings, log_level=page.log_level, log_json=page.log_json)
     token = await asyncio.to_thread(_token, suite.data / "console", log)
     url = f"{'https' if suite.needs_tls else 'http'}://{host_port(suite.host, console.port)}/"
     what = "changes" if suite.own_account is None else "pages"

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from cometmq.broker.copies.members import is_loopback
+from cometmq.broker.instances import instance
 from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
@@ -19,7 +20,15 @@ from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.files import at_home
 from cometmq.runtime.programs import PROGRAMS
-from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
+from cometmq.runtime.settings import (
+    COMMAND_LINE,
+    DEFAULT,
+    ENVIRONMENT,
+    FILE,
+    Loaded,
+    Origin,
+    load,
+)
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.settings.mistakes import Mistakes
@@ -127,14 +136,6 @@ class Suite(NamedTuple):
         return in_file.lines() + [unread_line(name, found) for name, found in guesses.items()]
 
 
-class Given(NamedTuple):
-    """The settings of all programs, before the options of `standalone` are applied."""
-
-    broker: Loaded[BrokerSettings]
-    namesrv: Loaded[NamesrvSettings]
-    txn_checker: Loaded[TxnCheckerSettings]
-
-
 def load_suite(config: Path | None, options: Options) -> Suite:
     """Load the settings of all programs; raise SettingsError if they are invalid.
 
@@ -177,7 +178,9 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     namesrv_tls = {name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)}
     tls_labels = {name: broker.label(name) for name in tls}
     namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS | tls_labels)
-    own_account = _new_account() if broker.value.acl_enable else None
+    own_account = None
+    if broker.value.acl_enable:  # its secret never leaves the processes of the suite
+        own_account = account_of(f"standalone-{secrets.token_hex(4)}", secrets.token_hex(16))
     checker = _load_checker(read, folder, tls, tls_labels, own_account)
     return Suite(
         folder, host, http_port, http_setting, namesrv, broker, file, checker, own_account,
@@ -203,6 +206,22 @@ def console_settings(suite: Suite, namesrv_port: str) -> dict[str, str]:
     tls = suite.broker.given("tls.") if suite.needs_tls else {}
     kept = ("tls.server.", "tls.client.", "tls.config.file", "tls.test.mode.enable", "tls.enable")
     return found | {name: text for name, text in tls.items() if name.startswith(kept)}
+
+
+def instance_of(suite: Suite, number: int) -> Loaded[BrokerSettings]:
+    """Return the settings of one of the brokers of a suite, with its HTTP port."""
+    name, option = "adminHttpPort", DECIDED["adminHttpPort"]
+    value = msgspec.structs.replace(suite.broker.value, admin_http_port=suite.http_port)
+    origins = suite.broker.origins
+    if suite.http_setting == option:
+        origins = {**origins, name: Origin(COMMAND_LINE, option)}
+    return instance(msgspec.structs.replace(suite.broker, value=value, origins=origins), number)
+
+
+def with_namesrv(loaded: Loaded[S], address: str) -> Loaded[S]:
+    """Return the settings of a program with the name server of the suite."""
+    origin = Origin(COMMAND_LINE, DECIDED["namesrvAddr"])
+    return loaded.updated({"namesrvAddr": address}, origin=origin)
 
 
 def _bind_address(host: str) -> str:
@@ -355,7 +374,6 @@ def _load_checker(
     return read({**options, **keys})
 
 
-def _new_account() -> Account:
-    """Return an administrator account whose secret never leaves this process."""
-    name, secret = f"standalone-{secrets.token_hex(4)}", secrets.token_hex(16)
+def account_of(name: str, secret: str) -> Account:
+    """Return an administrator's account."""
     return Account(AclAccount(name, secret_key=secret, admin=True))
