@@ -26,6 +26,7 @@ from cometmq.cli.access import (
 )
 from cometmq.cli.admin import CommandAdmin, DryRun
 from cometmq.cli.limits import with_limit
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import Cell, print_facts
 from cometmq.cli.say import say
 from cometmq.client.errors import InvalidArgument, NoRoute
@@ -42,27 +43,15 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 Namesrv = Annotated[
-    str,
-    typer.Option(
-        "-n", "--namesrv", envvar=NAMESRV_VARIABLE, help=NAMESRV_HELP, callback=namesrv_in_use
-    ),
+    str, opt("-n", "--namesrv", NAMESRV_HELP, envvar=NAMESRV_VARIABLE, callback=namesrv_in_use)
 ]
-Cluster = Annotated[
-    str | None, typer.Option("-c", "--cluster", help="Only the brokers of this cluster.")
-]
+Cluster = Annotated[str | None, opt("-c", "--cluster", "Only the brokers of this cluster.")]
 
 
-Yes = Annotated[
-    bool,
-    typer.Option("-y", "--yes", help="Do not ask for confirmation."),
-]
+Yes = Annotated[bool, opt("-y", "--yes", "Do not ask for confirmation.")]
 DryRunOption = Annotated[
     bool,
-    typer.Option(
-        "--dry-run",
-        help="Check everything, say what would change, and stop.",
-        callback=note_dry_run,
-    ),
+    opt("--dry-run", "Check everything, say what would change, and stop.", callback=note_dry_run),
 ]
 """The option of each command that changes something; `ask` ends the command before the change."""
 

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from cometmq.cli import ha_status
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
 from cometmq.cli.ha_status import GroupOptions, check_member, opened, report_of
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import with_option_sets
+from cometmq.cli.option_sets import arg, opt, with_option_sets
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     AsJson,
@@ -44,7 +43,7 @@ RESTORE_ROUNDS_MAX: Final = 5
 
 app = App("Show and control a broker group with failover.")
 
-Broker = Annotated[int, typer.Argument(min=0, help="The broker's id in the group.")]
+Broker = Annotated[int, arg("The broker's id in the group.", min=0)]
 
 
 # ---- status ----------------------------------------------------------------------------------
@@ -99,8 +98,7 @@ def switchover(
     options: GroupOptions,
     *,
     to: Annotated[
-        int | None,
-        typer.Option(min=0, help="Id of the next master; by default the slave with the least lag."),
+        int | None, opt("Id of the next master; by default the slave with the least lag.", min=0)
     ] = None,
     dry_run: DryRunOption = False,
     as_json: AsJson = False,
@@ -150,7 +148,7 @@ def fence(  # one parameter per option
     options: GroupOptions,
     *,
     wait: Annotated[
-        int, typer.Option(min=0, help="Seconds to wait for the next master; 0 does not wait.")
+        int, opt("Seconds to wait for the next master; 0 does not wait.", min=0)
     ] = FENCE_WAIT_S,
     yes: Yes = False,
     dry_run: DryRunOption = False,
@@ -283,9 +281,9 @@ def restore(
     *,
     accept_loss: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--accept-loss",
-            help="Choose the most complete store even if messages may be missing from it.",
+            "Choose the most complete store even if messages may be missing from it.",
         ),
     ] = False,
     yes: Yes = False,

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from cometmq.cli.access import resolved_access, tls_config_name
-from cometmq.cli.option_sets import OptionSet
+from cometmq.cli.option_sets import OptionSet, opt
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import Cell
 from cometmq.client.errors import InvalidArgument
@@ -34,24 +33,17 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
 
     config: Annotated[
         Path | None,
-        typer.Option(
-            "-c", "--config", help="The elector's settings file, which describes the group."
-        ),
+        opt("-c", "--config", "The elector's settings file, which describes the group."),
     ] = None
-    group: Annotated[str, typer.Option("--group", help="Name of the broker group.")] = ""
+    group: Annotated[str, opt("--group", "Name of the broker group.")] = ""
     record: Annotated[
-        str,
-        typer.Option("--record", help="Location of its record: file:/PATH or etcd:HOST:PORT/KEY."),
+        str, opt("--record", "Location of its record: file:/PATH or etcd:HOST:PORT/KEY.")
     ] = ""
     members: Annotated[
-        str,
-        typer.Option("--members", help="Its brokers, as 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT."),
+        str, opt("--members", "Its brokers, as 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT.")
     ] = ""
     group_key_file: Annotated[
-        str,
-        typer.Option(
-            "--group-key-file", help="File with the group's key, if its brokers have groupKeyFile."
-        ),
+        str, opt("--group-key-file", "File with the group's key, if its brokers have groupKeyFile.")
     ] = ""
 
     def settings(self) -> ElectorSettings:

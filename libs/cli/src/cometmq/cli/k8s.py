@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
-import typer
 
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import OptionSet, with_option_sets
+from cometmq.cli.option_sets import OptionSet, arg, opt, with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
@@ -26,8 +25,8 @@ WAIT_S: Final = 60
 
 app = App("Control a Kubernetes BrokerGroup through kubectl.")
 
-Group = Annotated[str, typer.Argument(help="Name of the BrokerGroup.")]
-Pod = Annotated[str, typer.Argument(help="Name of the broker's pod.")]
+Group = Annotated[str, arg("Name of the BrokerGroup.")]
+Pod = Annotated[str, arg("Name of the broker's pod.")]
 
 
 class OrderOptions(OptionSet, frozen=True, kw_only=True):
@@ -35,15 +34,12 @@ class OrderOptions(OptionSet, frozen=True, kw_only=True):
 
     namespace: Annotated[
         str,
-        typer.Option(
-            "--namespace",
-            help="Namespace of the group; by default the namespace of kubectl's context.",
+        opt(
+            "--namespace", "Namespace of the group; by default the namespace of kubectl's context."
         ),
     ] = ""
-    context: Annotated[
-        str, typer.Option("--context", help="kubectl context; by default the current one.")
-    ] = ""
-    wait: Annotated[int, typer.Option(min=1, help="Seconds to wait for the outcome.")] = WAIT_S
+    context: Annotated[str, opt("--context", "kubectl context; by default the current one.")] = ""
+    wait: Annotated[int, opt("Seconds to wait for the outcome.", min=1)] = WAIT_S
 
 
 class K8sFailed(CometError):
@@ -139,7 +135,7 @@ def switchover(
     options: OrderOptions,
     *,
     to: Annotated[
-        str, typer.Option(help="Pod of the next master; by default the slave with the least lag.")
+        str, opt("Pod of the next master; by default the slave with the least lag.")
     ] = "auto",
     dry_run: DryRunOption = False,
     as_json: AsJson = False,

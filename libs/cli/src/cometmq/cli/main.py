@@ -32,6 +32,7 @@ from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
 from cometmq.cli.lazy import EXIT_USAGE, App, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
+from cometmq.cli.option_sets import opt
 from cometmq.cli.outcome import DAMAGES, MISSING
 from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, checked_streams
@@ -208,14 +209,11 @@ def print_version(is_wanted: bool) -> None:
 
 
 Version = Annotated[
-    bool,
-    typer.Option(
-        "--version", help="Print the version and exit.", is_eager=True, callback=print_version
-    ),
+    bool, opt("--version", "Print the version and exit.", is_eager=True, callback=print_version)
 ]
 
-GlobalNamesrv = Annotated[str, typer.Option("-n", "--namesrv", help=NAMESRV_HELP)]
-GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+GlobalNamesrv = Annotated[str, opt("-n", "--namesrv", NAMESRV_HELP)]
+GlobalJson = Annotated[bool, opt("--json", "Print JSON for scripts.")]
 
 
 @app.callback()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of options that several commands share."""
+"""Options of commands, and sets of options that several commands share."""
 
 import inspect
 from collections.abc import Callable
@@ -7,8 +7,19 @@ from functools import wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
+import typer
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def opt(*words: str, **more: Any) -> Any:
+    """Return an option: its names, and its help as the last word."""
+    return typer.Option(*words[:-1], help=words[-1], **more)
+
+
+def arg(text: str, **more: Any) -> Any:
+    """Return an argument with its help."""
+    return typer.Argument(help=text, **more)
 
 
 class OptionSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,13 +10,11 @@ import msgspec
 import typer
 
 from cometmq.cli.access import json_or_global
+from cometmq.cli.option_sets import opt
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.say import say
 
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global),
-]
+AsJson = Annotated[bool, opt("--json", "Print JSON for scripts.", callback=json_or_global)]
 
 Cell = str | int | float | bool | None | list[str] | list[int]
 """A value of a row or a fact; a list is an array in JSON."""

@@ -15,6 +15,7 @@ import typer
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
+from cometmq.cli.option_sets import opt
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, fail_if_output_closes, is_terminal
@@ -27,12 +28,8 @@ INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 86_400
 Every = Annotated[
     float | None,
-    typer.Option(
-        "--watch",
-        min=INTERVAL_S_MIN,
-        max=INTERVAL_S_MAX,
-        metavar="SECONDS",
-        help="Repeat until Ctrl-C.",
+    opt(
+        "--watch", "Repeat until Ctrl-C.", min=INTERVAL_S_MIN, max=INTERVAL_S_MAX, metavar="SECONDS"
     ),
 ]
 _CLEAR: Final = "\x1b[H\x1b[2J"

@@ -32,6 +32,7 @@ from cometmq.cli.consuming.source import queues_of, readable
 from cometmq.cli.lazy import App
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes
 from cometmq.cli.verbs.topics import kind_of
 from cometmq.client.admin.broker import BrokerAdmin
@@ -186,40 +187,32 @@ async def _offsets(
 
 app = App()
 
-Rate = Annotated[
-    float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
-]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for brokers.")]
+Rate = Annotated[float | None, opt("Maximum number of messages per second.", min=0.001)]
+Timeout = Annotated[float, opt("Seconds to wait for brokers.", min=0)]
 
 
 @app.command()
 def backup(  # noqa: PLR0913  # one parameter per option
-    folder: Annotated[Path, typer.Argument(help="Folder, new or unfinished.")],
+    folder: Annotated[Path, arg("Folder, new or unfinished.")],
     topic: Annotated[
-        list[str] | None, typer.Argument(help="Topics; those of an unfinished backup are known.")
+        list[str] | None, arg("Topics; those of an unfinished backup are known.")
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    is_all: Annotated[bool, typer.Option("--all", help="All topics but the system's.")] = False,
+    is_all: Annotated[bool, opt("--all", "All topics but the system's.")] = False,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only what was stored since 90m or a time.")
+        str | None, opt("--since", "Only what was stored since 90m or a time.")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Only what was stored before this time.")
-    ] = None,
+    until: Annotated[str | None, opt("--until", "Only what was stored before this time.")] = None,
     queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", help="Only BROKER:NUMBER, or BROKER:NUMBER=FIRST:END."),
+        list[str] | None, opt("--queue", "Only BROKER:NUMBER, or BROKER:NUMBER=FIRST:END.")
     ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="Save offsets of all groups.")] = False,
-    group: Annotated[
-        list[str] | None,
-        typer.Option("-g", "--group", help="Save those of one."),
-    ] = None,
+    groups: Annotated[bool, opt("--groups", "Save offsets of all groups.")] = False,
+    group: Annotated[list[str] | None, opt("-g", "--group", "Save those of one.")] = None,
     rate: Rate = None,
     timeout: Timeout = 30,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Only check the files of the folder; ask no server.")
+        bool, opt("--verify", "Only check the files of the folder; ask no server.")
     ] = False,
     dry_run: DryRunOption = False,
     as_json: AsJson = False,

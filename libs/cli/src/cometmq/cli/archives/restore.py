@@ -35,6 +35,7 @@ from cometmq.cli.lazy import App
 from cometmq.cli.limits import BriefEnd, with_limit
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.client import Producer, ProducerOptions
 from cometmq.client.errors import ClientError, InvalidArgument, NoRoute
@@ -296,30 +297,23 @@ app = App()
 
 @app.command()
 def restore(  # noqa: PLR0913  # one parameter per option
-    folder: Annotated[Path, typer.Argument(help="Folder of the backup.")],
-    topic: Annotated[list[str] | None, typer.Argument(help="Only these topics of it.")] = None,
+    folder: Annotated[Path, arg("Folder of the backup.")],
+    topic: Annotated[list[str] | None, arg("Only these topics of it.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     target: Annotated[
-        str | None, typer.Option("--to", help="Another topic for the messages of one topic.")
+        str | None, opt("--to", "Another topic for the messages of one topic.")
     ] = None,
-    groups: Annotated[
-        bool, typer.Option("--groups", help="Place the saved groups where they were.")
-    ] = False,
+    groups: Annotated[bool, opt("--groups", "Place the saved groups where they were.")] = False,
     rate: Rate = None,
     timeout: Timeout = 30,
     progress: Annotated[
-        Path | None,
-        typer.Option("--progress", help="File that remembers how far; or in the folder."),
+        Path | None, opt("--progress", "File that remembers how far; or in the folder.")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read all back, and compare.")
-    ] = True,
-    again: Annotated[
-        bool, typer.Option("--again", help="Restore once more what was restored before.")
-    ] = False,
+    verify: Annotated[bool, opt("--verify/--no-verify", "Read all back, and compare.")] = True,
+    again: Annotated[bool, opt("--again", "Restore once more what was restored before.")] = False,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Restore what an unfinished backup has.")
+        bool, opt("--unfinished", "Restore what an unfinished backup has.")
     ] = False,
     dry_run: DryRunOption = False,
     yes: Yes = False,

@@ -10,11 +10,11 @@ from cometmq.cli.mqadmin.frame import (
     Reply,
     Target,
     TrueFalse,
-    opt,
     table,
     time_column,
 )
 from cometmq.cli.mqadmin.java_text import fields
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import print_notes
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin

@@ -16,13 +16,13 @@ from cometmq.cli.mqadmin.frame import (
     ask_each,
     failures,
     objects,
-    opt,
     sections,
     table,
     text_of,
     time_column,
 )
 from cometmq.cli.mqadmin.group_settings import BROKER, refuse_unknown
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import AdminClient, ClusterMember
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import Load

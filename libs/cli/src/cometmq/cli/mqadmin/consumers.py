@@ -7,7 +7,8 @@ from typing import Annotated, Final
 from urllib.parse import quote
 
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import Column, Family, Reply, Topic, objects, opt, table, text_of
+from cometmq.cli.mqadmin.frame import Column, Family, Reply, Topic, objects, table, text_of
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import print_notes
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms

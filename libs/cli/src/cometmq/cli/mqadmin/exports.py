@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.cli.connecting import wrong_usage
-from cometmq.cli.mqadmin.frame import Column, Family, Reply, Target, opt, table
+from cometmq.cli.mqadmin.frame import Column, Family, Reply, Target, table
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import BrokerFigures, Traffic, read_figures

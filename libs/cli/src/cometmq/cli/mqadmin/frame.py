@@ -21,7 +21,7 @@ from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.lazy import App, Verb
 from cometmq.cli.mqadmin import COMMANDS
-from cometmq.cli.option_sets import OptionSet, with_option_sets
+from cometmq.cli.option_sets import OptionSet, opt, with_option_sets
 from cometmq.cli.output import AsJson, print_json, print_notes
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
@@ -41,11 +41,6 @@ Answers: TypeAlias = tuple[dict[str, T], list[str]]
 
 TrueFalse = Literal["true", "false"]
 """A switch that mqadmin reads from a word, such as `true`."""
-
-
-def opt(*words: str, **more: Any) -> Any:
-    """Return an option: its names, and its help as the last word."""
-    return typer.Option(*words[:-1], help=words[-1], **more)
 
 
 Namesrv = Annotated[

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import Annotated, Final, NamedTuple
 
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import Family, Reply, Target, TrueFalse, opt
+from cometmq.cli.mqadmin.frame import Family, Reply, Target, TrueFalse
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import check_group
@@ -92,8 +93,7 @@ async def _update_sub_group(
     retry_max: Annotated[int, opt("-r", "--retryMaxTimes", "Retries before the dead letter.")] = 16,
     broker_id: Annotated[int, opt("-i", "--brokerId", "Id of the broker to read from.", min=0)] = 0,
     slow_id: Annotated[
-        int,
-        opt("-w", "--whichBrokerWhenConsumeSlowly", "Id of that for groups far behind.", min=0),
+        int, opt("-w", "--whichBrokerWhenConsumeSlowly", "Id of that for groups far behind.", min=0)
     ] = 1,
     notify: Annotated[
         TrueFalse, opt("-a", "--notifyConsumerIdsChanged", "Notify members of others.")

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.cli.connecting import wrong_usage
-from cometmq.cli.mqadmin.frame import local_time, opt
+from cometmq.cli.mqadmin.frame import local_time
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import MessageTrack
 from cometmq.client.admin.broker_consumers import END
 from cometmq.client.clock import wall_ms

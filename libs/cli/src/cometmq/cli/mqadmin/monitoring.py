@@ -12,7 +12,8 @@ from cometmq.cli.admin import no_broker_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import DEFAULT_NAMESRV, run, with_access
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import Family, Namesrv, opt
+from cometmq.cli.mqadmin.frame import Family, Namesrv
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import AsJson
 from cometmq.cli.say import say
 from cometmq.client import ClientOptions, ConsumeResult, MessageExt, PushConsumer, PushOptions

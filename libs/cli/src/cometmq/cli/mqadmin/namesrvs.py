@@ -4,8 +4,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from cometmq.cli.mqadmin.frame import Family, Force, Reply, ask_each, failures, opt, sections
+from cometmq.cli.mqadmin.frame import Family, Force, Reply, ask_each, failures, sections
 from cometmq.cli.mqadmin.group_settings import NAMESRV, refuse_unknown
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing

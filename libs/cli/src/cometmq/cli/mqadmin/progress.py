@@ -13,12 +13,12 @@ from cometmq.cli.mqadmin.frame import (
     TrueFalse,
     local_time,
     objects,
-    opt,
     table,
     text_of,
 )
 from cometmq.cli.mqadmin.java_text import FORMS
 from cometmq.cli.mqadmin.java_text import parsed_moment as moment
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_consumers import END
 from cometmq.client.errors import ClientError

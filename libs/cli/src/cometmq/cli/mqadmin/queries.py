@@ -15,12 +15,12 @@ from cometmq.cli.mqadmin.frame import (
     Reply,
     Topic,
     objects,
-    opt,
     table,
     text_of,
     time_column,
 )
 from cometmq.cli.mqadmin.java_text import found_text
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import print_errors, print_notes
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms

@@ -12,9 +12,10 @@ import msgspec
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, wrong_usage
 from cometmq.cli.mqadmin import java_text
-from cometmq.cli.mqadmin.frame import Family, Namesrv, Reply, Topic, TrueFalse, opt
+from cometmq.cli.mqadmin.frame import Family, Namesrv, Reply, Topic, TrueFalse
 from cometmq.cli.mqadmin.java_text import FORMS, Begin, End, past_moment
 from cometmq.cli.mqadmin.java_text import parsed_moment as moment
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import AsJson
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
@@ -258,12 +259,10 @@ async def _consume_message(
     ] = None,
     group: Annotated[str, opt("-g", "--consumerGroup", "Group to read as.")] = TOOLS_GROUP,
     begin: Annotated[
-        str | None,
-        opt("-s", "--beginTimestamp", f"Only messages stored since this time: {FORMS}."),
+        str | None, opt("-s", "--beginTimestamp", f"Only messages stored since this time: {FORMS}.")
     ] = None,
     end: Annotated[
-        str | None,
-        opt("-e", "--endTimestamp", f"Only messages stored before this time: {FORMS}."),
+        str | None, opt("-e", "--endTimestamp", f"Only messages stored before this time: {FORMS}.")
     ] = None,
     count: Annotated[
         int, opt("-c", "--MessageNumber", "Maximum number of messages.", min=1)

@@ -15,11 +15,11 @@ from cometmq.cli.mqadmin.frame import (
     Topic,
     TrueFalse,
     objects,
-    opt,
     table,
     text_of,
 )
 from cometmq.cli.mqadmin.java_text import send_result
+from cometmq.cli.option_sets import opt
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import monotonic_ms, wall_ms

@@ -15,12 +15,12 @@ from cometmq.cli.mqadmin.frame import (
     Topic,
     TrueFalse,
     broker_name_of,
-    opt,
     table,
     text_of,
     time_column,
 )
 from cometmq.cli.mqadmin.java_text import bracketed
+from cometmq.cli.option_sets import opt
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.consume.queues.rebalance import AllocateAveragely
@@ -177,8 +177,7 @@ async def _update_topic(
     write_queues: Annotated[int, opt("-w", "--writeQueueNums", "Queues to write to.", min=0)] = 8,
     perm: Perms = 6,
     order: Annotated[
-        TrueFalse,
-        opt("-o", "--order", "Whether the topic keeps its queues when brokers change."),
+        TrueFalse, opt("-o", "--order", "Whether the topic keeps its queues when brokers change.")
     ] = "false",
     unit: Annotated[
         TrueFalse, opt("-u", "--unit", "Whether the topic belongs to a unit.")

@@ -7,6 +7,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.lazy import App
+from cometmq.cli.option_sets import arg
 from cometmq.cli.output import AsJson, Cell, print_json, print_notes, print_rows
 from cometmq.cli.watching import watched
 from cometmq.console.rights import told_rights
@@ -44,9 +45,9 @@ def list_accounts(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 
 @app.command()
 def may(
-    account: Annotated[str, typer.Argument(help="Access key of the account.")],
-    deed: Annotated[Deed, typer.Argument(help="Send to a topic, read it, or join a group.")],
-    name: Annotated[str, typer.Argument(help="Full name of the topic or the group.")],
+    account: Annotated[str, arg("Access key of the account.")],
+    deed: Annotated[Deed, arg("Send to a topic, read it, or join a group.")],
+    name: Annotated[str, arg("Full name of the topic or the group.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,

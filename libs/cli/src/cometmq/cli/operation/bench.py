@@ -18,6 +18,7 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, run, with_access
 from cometmq.cli.lazy import App
 from cometmq.cli.operation.bench_client import Histogram, Outcome, Task, client
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, print_errors, print_facts, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
@@ -76,26 +77,16 @@ HONEST: Final = (
 
 app = App("Measure how fast messages are sent, read and delivered, with processes of this machine.")
 
-Topic = Annotated[str, typer.Argument(help="Existing topic; messages are added to it.")]
-Clients = Annotated[
-    int, typer.Option("--clients", min=1, max=CLIENTS_MAX, help="Client processes.")
-]
-Size = Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes of each body.")]
+Topic = Annotated[str, arg("Existing topic; messages are added to it.")]
+Clients = Annotated[int, opt("--clients", "Client processes.", min=1, max=CLIENTS_MAX)]
+Size = Annotated[int, opt("Bytes of each body.", min=1, max=4 << 20)]
 RateOption = Annotated[
     float | None,
-    typer.Option(
-        "--rate", min=0.001, help="Messages per second of all clients; without it, at full speed."
-    ),
+    opt("--rate", "Messages per second of all clients; without it, at full speed.", min=0.001),
 ]
-Seconds = Annotated[
-    float, typer.Option("--seconds", min=0.1, max=86_400, help="Duration of the measurement.")
-]
-Count = Annotated[
-    int | None, typer.Option("--count", min=1, help="End after so many messages per client.")
-]
-InFlight = Annotated[
-    int, typer.Option(min=1, max=10_000, help="Concurrent sends per client without --rate.")
-]
+Seconds = Annotated[float, opt("--seconds", "Duration of the measurement.", min=0.1, max=86_400)]
+Count = Annotated[int | None, opt("--count", "End after so many messages per client.", min=1)]
+InFlight = Annotated[int, opt("Concurrent sends per client without --rate.", min=1, max=10_000)]
 
 
 @app.command()
@@ -110,7 +101,7 @@ def send(  # noqa: PLR0913  # one parameter per option
     count: Count = None,
     in_flight: InFlight = 64,
     transaction: Annotated[
-        bool, typer.Option("--transaction", help="Send each in a transaction, and commit it.")
+        bool, opt("--transaction", "Send each in a transaction, and commit it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -165,11 +156,9 @@ def latency(  # noqa: PLR0913  # one parameter per option
     topic: Topic,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    rate: Annotated[
-        float, typer.Option("--rate", min=0.001, help="Messages per second of all clients.")
-    ] = 100,
+    rate: Annotated[float, opt("--rate", "Messages per second of all clients.", min=0.001)] = 100,
     delay_level: Annotated[
-        int, typer.Option(min=0, max=DELAY_LEVEL_MAX, help="Measure from the end of this delay.")
+        int, opt("Measure from the end of this delay.", min=0, max=DELAY_LEVEL_MAX)
     ] = 0,
     clients: Clients = 1,
     size: Size = 1024,
@@ -199,11 +188,9 @@ def latency(  # noqa: PLR0913  # one parameter per option
 
 @app.command()
 def disk(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder on the disk of a store.", exists=True, file_okay=False)
-    ],
+    folder: Annotated[Path, arg("Folder on the disk of a store.", exists=True, file_okay=False)],
     *,
-    size: Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes of each append.")] = 4096,
+    size: Annotated[int, opt("Bytes of each append.", min=1, max=4 << 20)] = 4096,
     seconds: Seconds = 5,
     as_json: AsJson = False,
 ) -> None:

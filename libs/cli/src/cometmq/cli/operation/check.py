@@ -19,6 +19,7 @@ from cometmq.cli.lazy import App
 from cometmq.cli.operation import checks
 from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
 from cometmq.cli.operation.evidence import with_ages
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.say import say
 from cometmq.client import ClientOptions, Message, MessageQueue, Producer, ProducerOptions
 from cometmq.client.admin import AdminClient
@@ -164,16 +165,15 @@ EXIT_UNKNOWN: Final = int(Status.UNKNOWN)
 app = App("Compare a cluster with thresholds; exit status 0 ok, 1 warning, 2 critical, 3 unknown.")
 
 Form = Annotated[
-    Literal["text", "json", "nagios", "prometheus"],
-    typer.Option("--format", help="Form of the output."),
+    Literal["text", "json", "nagios", "prometheus"], opt("--format", "Form of the output.")
 ]
-Groups = Annotated[list[str] | None, typer.Argument(help="Groups; all by default.")]
-Brokers = Annotated[list[str] | None, typer.Argument(help="Brokers; all by default.")]
+Groups = Annotated[list[str] | None, arg("Groups; all by default.")]
+Brokers = Annotated[list[str] | None, arg("Brokers; all by default.")]
 
 
 def _limit(letter: str, name: str, words: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        f"-{letter}", f"--{name}", min=0, help=f"{words} from this value."
+    option: typer.models.OptionInfo = opt(
+        f"-{letter}", f"--{name}", f"{words} from this value.", min=0
     )
     return option
 
@@ -235,7 +235,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def _add(check: str, it: Check) -> None:
-    names = Annotated[list[str] | None, typer.Argument(help=f"{it.names}; all by default.")]
+    names = Annotated[list[str] | None, arg(f"{it.names}; all by default.")]
 
     def command(
         name: names = None,
@@ -265,14 +265,12 @@ def group(  # noqa: PLR0913, PLR0917  # one parameter per option
     warn: Warn = 1_000,
     critical: Critical = 10_000,
     warn_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Warning if the oldest message is this old.")
+        float | None, opt("Warning if the oldest message is this old.", min=0)
     ] = None,
     critical_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Critical if the oldest message is this old.")
+        float | None, opt("Critical if the oldest message is this old.", min=0)
     ] = None,
-    members: Annotated[
-        int, typer.Option(min=0, help="Critical if fewer members are connected.")
-    ] = 0,
+    members: Annotated[int, opt("Critical if fewer members are connected.", min=0)] = 0,
     form: Form = "text",
 ) -> None:
     """Check the unread messages of groups, their age, and lost messages.
@@ -289,17 +287,15 @@ def group(  # noqa: PLR0913, PLR0917  # one parameter per option
 @app.command()
 def certificate(
     namesrv: Namesrv = DEFAULT_NAMESRV,
-    warn: Annotated[
-        float | None, typer.Option("-w", "--warn", min=0, help="Warning with fewer days left.")
-    ] = 21,
+    warn: Annotated[float | None, opt("-w", "--warn", "Warning with fewer days left.", min=0)] = 21,
     critical: Annotated[
-        float | None, typer.Option("-C", "--critical", min=0, help="Critical with fewer days left.")
+        float | None, opt("-C", "--critical", "Critical with fewer days left.", min=0)
     ] = 3,
     config: Annotated[
         list[Path] | None,
-        typer.Option(
+        opt(
             "--config",
-            help="Settings file of an elector, txn-checker or exporter; may be repeated.",
+            "Settings file of an elector, txn-checker or exporter; may be repeated.",
             exists=True,
             dir_okay=False,
         ),
@@ -336,8 +332,8 @@ def roundtrip(  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     warn: Warn = 100,
     critical: Critical = 1_000,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Messages for each broker.")] = 20,
-    size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of each body.")] = 1024,
+    count: Annotated[int, opt("Messages for each broker.", min=1, max=10_000)] = 20,
+    size: Annotated[int, opt("Bytes of each body.", min=1, max=1 << 20)] = 1024,
     form: Form = "text",
 ) -> None:
     """Send messages to each broker and read them; thresholds are ms of the slowest one.

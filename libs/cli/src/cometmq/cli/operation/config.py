@@ -10,6 +10,7 @@ import typer
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask, wrong_usage
 from cometmq.cli.lazy import App
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.client.admin.broker import BrokerAdmin
@@ -39,14 +40,12 @@ Found = dict[str, list[Setting]]
 
 
 def show_settings(
-    broker: Annotated[
-        str | None, typer.Argument(help="NAME, NAME:ID or HOST:PORT; otherwise all brokers.")
-    ] = None,
+    broker: Annotated[str | None, arg("NAME, NAME:ID or HOST:PORT; otherwise all brokers.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
     *,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only settings that do not have their default.")
+        bool, opt("--changed", "Only settings that do not have their default.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -191,10 +190,8 @@ app.command("diff")(diff_settings)
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="Settings file.", exists=True, dir_okay=False)],
-    program: Annotated[
-        str | None, typer.Option("--program", help=f"One of {', '.join(PROGRAMS)}.")
-    ] = None,
+    file: Annotated[Path, arg("Settings file.", exists=True, dir_okay=False)],
+    program: Annotated[str | None, opt("--program", f"One of {', '.join(PROGRAMS)}.")] = None,
     *,
     as_json: AsJson = False,
 ) -> None:

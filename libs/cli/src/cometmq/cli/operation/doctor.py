@@ -22,6 +22,7 @@ from cometmq.cli.operation.evidence import (
     write_bundle,
 )
 from cometmq.cli.operation.top_views import Screen, rows_of
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import (
     STDOUT,
     AsJson,
@@ -47,17 +48,11 @@ TOP_MAX: Final = 10_000
 app = App()
 
 Expected = Annotated[
-    list[str] | None,
-    typer.Option("--expect", metavar="NAME", help="Broker that must be there; may repeat."),
+    list[str] | None, opt("--expect", "Broker that must be there; may repeat.", metavar="NAME")
 ]
-Archive = Annotated[
-    Path | None, typer.Option("--from", help="Examine an archive instead of a cluster.")
-]
-Logs = Annotated[
-    list[Path] | None,
-    typer.Option("--log", help="Log; its newest 4 MiB are added."),
-]
-Top = Annotated[int, typer.Option("--top", min=1, max=TOP_MAX, help="Rows of each table.")]
+Archive = Annotated[Path | None, opt("--from", "Examine an archive instead of a cluster.")]
+Logs = Annotated[list[Path] | None, opt("--log", "Log; its newest 4 MiB are added.")]
+Top = Annotated[int, opt("--top", "Rows of each table.", min=1, max=TOP_MAX)]
 
 
 @app.command("doctor")
@@ -68,17 +63,11 @@ def doctor(  # noqa: PLR0913  # one parameter per option
     archive: Archive = None,
     fail_on: Annotated[
         Literal["info", "warning", "critical", "never"],
-        typer.Option("--fail-on", help="Exit with 1 from this level."),
+        opt("--fail-on", "Exit with 1 from this level."),
     ] = "warning",
-    page: Annotated[
-        Path | None,
-        typer.Option("--html", help="Write a page; - prints it."),
-    ] = None,
+    page: Annotated[Path | None, opt("--html", "Write a page; - prints it.")] = None,
     top: Top = TOP,
-    bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", help="Write an archive without secrets."),
-    ] = None,
+    bundle: Annotated[Path | None, opt("--bundle", "Write an archive without secrets.")] = None,
     log: Logs = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -141,11 +130,9 @@ def _print(evidence: Evidence, verdicts: list[Verdict], *, is_old: bool) -> None
 
 @app.command("debug")
 def debug(  # one parameter per option
-    what: Annotated[Literal["bundle"], typer.Argument(help="The only choice.")],
+    what: Annotated[Literal["bundle"], arg("The only choice.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File to write; it must not exist.")
-    ] = None,
+    out: Annotated[Path | None, opt("-o", "--out", "File to write; it must not exist.")] = None,
     *,
     log: Logs = None,
     expected: Expected = None,
@@ -174,8 +161,7 @@ def report(  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Write an HTML page to this file; - prints it."),
+        Path | None, opt("-o", "--out", "Write an HTML page to this file; - prints it.")
     ] = None,
     top: Top = TOP,
     expected: Expected = None,

@@ -4,10 +4,9 @@
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from cometmq.cli.connecting import run
 from cometmq.cli.lazy import App
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.cli.watching import watched
 from cometmq.client.errors import ClientError
@@ -21,11 +20,8 @@ ENTRIES_PER_CHANGE: Final = 2
 FACTOR: Final = 50
 """A search reads at most this many changes for each one that may be shown."""
 
-Folder = Annotated[
-    Path,
-    typer.Argument(help="The console's storePathRootDir.", exists=True, file_okay=False),
-]
-Find = Annotated[str, typer.Option("--find", help="Only rows with all these words, in any case.")]
+Folder = Annotated[Path, arg("The console's storePathRootDir.", exists=True, file_okay=False)]
+Find = Annotated[str, opt("--find", "Only rows with all these words, in any case.")]
 
 app = App()
 
@@ -36,7 +32,7 @@ def audit(
     folder: Folder,
     *,
     find: Find = "",
-    count_max: Annotated[int, typer.Option("--max", min=1, max=10_000, help="Changes.")] = 100,
+    count_max: Annotated[int, opt("--max", "Changes.", min=1, max=10_000)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the changes in an audit log, the newest first.

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Final, Literal
 
-import typer
-
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
 from cometmq.cli.lazy import App
@@ -26,6 +24,7 @@ from cometmq.cli.operation.top_views import (
     rows_of,
     sort_column,
 )
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, print_rows
 from cometmq.cli.streams import is_terminal
@@ -56,16 +55,13 @@ app = App()
 @app.command()
 def top(
     view: Annotated[
-        Literal["topics", "groups", "connections", "slowest", "refused"],
-        typer.Argument(help="What to show first."),
+        Literal["topics", "groups", "connections", "slowest", "refused"], arg("What to show first.")
     ] = "topics",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     every_s: Annotated[
-        float, typer.Option("--every", min=0.5, max=3600, help="Seconds between two snapshots.")
+        float, opt("--every", "Seconds between two snapshots.", min=0.5, max=3600)
     ] = 2.0,
-    sort: Annotated[
-        str, typer.Option(help="Column to sort by; the largest first, names from A.")
-    ] = "",
+    sort: Annotated[str, opt("Column to sort by; the largest first, names from A.")] = "",
     *,
     as_json: AsJson = False,
 ) -> None:

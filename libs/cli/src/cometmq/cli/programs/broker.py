@@ -11,7 +11,7 @@ from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.registration.addresses import with_derived_port
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import with_option_sets
+from cometmq.cli.option_sets import opt, with_option_sets
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
     ConfigFile,
@@ -42,19 +42,19 @@ IMPORTANT: Final = frozenset(
 
 Instance = Annotated[
     int,
-    typer.Option(
+    opt(
+        "Run the N-th broker of one settings file: its ports are 10 * (N - 1) higher, -N"
+        " follows its name and folders.",
         min=1,
         max=INSTANCES_MAX,
-        help="Run the N-th broker of one settings file: its ports are 10 * (N - 1) higher, -N"
-        " follows its name and folders.",
     ),
 ]
 PrintImportant = Annotated[
     bool,
-    typer.Option(
+    opt(
         "-m",
         "--print-important",
-        help="Like -p, but only the settings that RocketMQ's mqbroker -m prints.",
+        "Like -p, but only the settings that RocketMQ's mqbroker -m prints.",
     ),
 ]
 

@@ -12,7 +12,7 @@ import typer
 
 from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.lazy import imports_of
-from cometmq.cli.option_sets import OptionSet
+from cometmq.cli.option_sets import OptionSet, opt
 from cometmq.cli.output import print_notes
 from cometmq.cli.say import say
 from cometmq.remoting.errors import SettingsError
@@ -39,36 +39,26 @@ def _settings_file(text: str) -> Path:
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
+    opt(
         "-c",
         "--config",
-        help="Settings file, in RocketMQ's properties format or TOML.",
+        "Settings file, in RocketMQ's properties format or TOML.",
         parser=_settings_file,
         metavar="PATH",
     ),
 ]
-Namesrv = Annotated[
-    str | None,
-    typer.Option(
-        "-n",
-        "--namesrv",
-        help=NAMESRV_HELP,
-        callback=namesrv_or_global,
-    ),
-]
+Namesrv = Annotated[str | None, opt("-n", "--namesrv", NAMESRV_HELP, callback=namesrv_or_global)]
 LogLevel = Annotated[
     str,
-    typer.Option(
-        help="Log level: debug, info, warning or error.",
-        envvar="COMETMQ_LOG_LEVEL",
-        show_default=False,  # not the same for all programs
+    opt(
+        "Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL", show_default=False
     ),
 ]
 LogJson = Annotated[
     bool | None,
-    typer.Option(
+    opt(
         "--log-json/--log-text",
-        help="Log format; by default text on a terminal, otherwise JSON.",
+        "Log format; by default text on a terminal, otherwise JSON.",
         envvar="COMETMQ_LOG_JSON",
     ),
 ]
@@ -79,16 +69,15 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
 
     print_settings: Annotated[
         bool,
-        typer.Option(
+        opt(
             "-p",
             "--print-settings",
-            help="Print all settings with their sources, and exit; status 1 if one is probably a"
+            "Print all settings with their sources, and exit; status 1 if one is probably a"
             " mistake.",
         ),
     ] = False
     describe_settings: Annotated[
-        bool,
-        typer.Option("--describe-settings", help="Print what each setting does, and exit."),
+        bool, opt("--describe-settings", "Print what each setting does, and exit.")
     ] = False
     log_level: LogLevel = "info"
     log_json: LogJson = None

@@ -28,6 +28,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.access import is_said
 from cometmq.cli.lazy import App, imports_of
+from cometmq.cli.option_sets import opt
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.children import (
     PORT_OPTION,
@@ -86,50 +87,26 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"  # of the other commands
 
 app = App()
 
-Data = Annotated[Path, typer.Option("--data", help="Folder of messages and settings.")]
+Data = Annotated[Path, opt("--data", "Folder of messages and settings.")]
 Host = Annotated[
-    str,
-    typer.Option(
-        help="Address for clients; if it is not on loopback, the network reaches the ports.",
-    ),
+    str, opt("Address for clients; if it is not on loopback, the network reaches the ports.")
 ]
-NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
+NamesrvPort = Annotated[int, opt("Port of the name server.", min=0, max=65535)]
 BrokerPort = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=65535,
-        help="Port of the broker, which also takes N-2 and N+1.",
-    ),
+    int, opt("Port of the broker, which also takes N-2 and N+1.", min=0, max=65535)
 ]
-HttpPort = Annotated[
-    int,
-    typer.Option(
-        min=-1,
-        max=65535,
-        help="Metrics, health; -1: none.",
-    ),
-]
+HttpPort = Annotated[int, opt("Metrics, health; -1: none.", min=-1, max=65535)]
 Brokers = Annotated[
     int,
-    typer.Option(
+    opt(
+        "Processes of brokers; the N-th has ports 10 * (N - 1) higher, -N after its name.",
         min=1,
         max=INSTANCES_MAX,
-        help="Processes of brokers; the N-th has ports 10 * (N - 1) higher, -N after its name.",
     ),
 ]
 
-ConsolePort = Annotated[
-    int,
-    typer.Option(
-        min=-1,
-        max=65535,
-        help="Or on this one; 0 is any.",
-    ),
-]
-Console = Annotated[
-    bool, typer.Option("--console", help=f"The console on its usual port, {CONSOLE_PORT}.")
-]
+ConsolePort = Annotated[int, opt("Or on this one; 0 is any.", min=-1, max=65535)]
+Console = Annotated[bool, opt("--console", f"The console on its usual port, {CONSOLE_PORT}.")]
 
 
 @app.command()
