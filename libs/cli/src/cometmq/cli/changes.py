@@ -23,6 +23,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
+from cometmq.cli.option_sets import with_parameters
 from cometmq.cli.outcome import DAMAGES
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.client.errors import ClientError
@@ -61,10 +62,8 @@ def verb_of(kind: type[Change], around: Around | None = None) -> Callable[..., N
     for name, (hint, default) in options.items():
         if hint is not None and (name != "force" or kind.forced):
             parameters.append(inspect.Parameter(name, KEYWORD, default=default, annotation=hint))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {it.name: it.annotation for it in parameters}
     run.__doc__ = kind.__doc__
-    return run
+    return with_parameters(run, parameters)
 
 
 def _parameters(it: Argument) -> list[inspect.Parameter]:

@@ -6,17 +6,16 @@ an elector is running.
 """
 
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import msgspec
 
 from cometmq.cli import ha_status
 from cometmq.cli.access import ACCESS
-from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
+from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run
 from cometmq.cli.ha_status import GroupOptions, check_member, opened, report_of
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import arg, opt, with_option_sets
+from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     AsJson,
@@ -50,8 +49,7 @@ Broker = Annotated[int, arg("The broker's id in the group.", min=0)]
 
 
 @app.command()
-@with_option_sets
-def status(
+async def status(
     options: GroupOptions,
     *,
     as_json: AsJson = False,
@@ -66,7 +64,7 @@ def status(
       cometmq ha status -c elector.conf
     """
 
-    async def show(open_group: OpenGroup) -> None:
+    async with opened(options) as open_group:
         found = await open_group.read()
         await open_group.ask()
         now = None if found is None else found.record
@@ -86,15 +84,12 @@ def status(
             print_rows(ha_status.COLUMNS, rows, as_json=False)
         ha_status.note_faults(open_group, now)
 
-    _run(options, show)
-
 
 # ---- switchover ------------------------------------------------------------------------------
 
 
 @app.command()
-@with_option_sets
-def switchover(
+async def switchover(
     options: GroupOptions,
     *,
     to: Annotated[
@@ -110,7 +105,7 @@ def switchover(
       cometmq ha switchover -c elector.conf --to 2
     """
 
-    async def switch(group: OpenGroup) -> None:
+    async with opened(options) as group:
         if to is not None:
             check_member(group, to)
         plan = await plan_switchover(group, to)
@@ -135,15 +130,12 @@ def switchover(
             as_json=as_json,
         )
 
-    _run(options, switch)
-
 
 # ---- fence -----------------------------------------------------------------------------------
 
 
 @app.command()
-@with_option_sets
-def fence(  # one parameter per option
+async def fence(  # one parameter per option
     broker: Broker,
     options: GroupOptions,
     *,
@@ -164,7 +156,7 @@ def fence(  # one parameter per option
       cometmq ha fence 0 -c elector.conf
     """
 
-    async def stop_master(open_group: OpenGroup) -> None:
+    async with opened(options) as open_group:
         report = await report_of(open_group, broker)
         if not report.status.role.is_live:
             raise GroupFailed(f"broker {broker} is {report.status.role}, not the master")
@@ -192,8 +184,6 @@ def fence(  # one parameter per option
             _note_next(name, broker, facts["master"], wait)
         print_facts(facts, as_json=as_json)
 
-    _run(options, stop_master)
-
 
 def _note_next(name: str, fenced: int, master: Cell, waited_s: int) -> None:
     """Record a fault if no other broker became the master after a fence; the exit status is then
@@ -215,8 +205,7 @@ def _note_next(name: str, fenced: int, master: Cell, waited_s: int) -> None:
 
 
 @app.command()
-@with_option_sets
-def rebuild(
+async def rebuild(
     broker: Broker,
     options: GroupOptions,
     *,
@@ -234,7 +223,7 @@ def rebuild(
       cometmq ha rebuild 1 -c elector.conf
     """
 
-    async def discard(open_group: OpenGroup) -> None:
+    async with opened(options) as open_group:
         report = await report_of(open_group, broker)
         found = await open_group.found()
         now = found.record
@@ -268,15 +257,12 @@ def rebuild(
         print_facts({"broker": broker, "role": str(after.status.role)}, as_json=as_json)
         print_notes([f"broker {broker} stops now: start it again, unless a supervisor does"])
 
-    _run(options, discard)
-
 
 # ---- restore ---------------------------------------------------------------------------------
 
 
 @app.command()
-@with_option_sets
-def restore(
+async def restore(
     options: GroupOptions,
     *,
     accept_loss: Annotated[
@@ -301,7 +287,7 @@ def restore(
       cometmq ha restore -c elector.conf --accept-loss
     """
 
-    async def create(open_group: OpenGroup) -> None:
+    async with opened(options) as open_group:
         if await open_group.read() is not None:
             raise GroupFailed(
                 f"group {open_group.name} has a record in {open_group.place}: there is"
@@ -319,8 +305,6 @@ def restore(
         print_facts(
             {"group": name, "master": made.holder.ordinal, "epoch": made.epoch}, as_json=as_json
         )
-
-    _run(options, create)
 
 
 async def _foresee(open_group: OpenGroup, *, accept_loss: bool) -> None:
@@ -388,11 +372,3 @@ def _why_not_created(outcome: Outcome) -> str:
     # The backend may have refused the write, or may still carry it out.
     reason = outcome.reason or "the write was not answered"
     return f"the creation of the record was not confirmed: {reason}; see cometmq ha status"
-
-
-def _run(options: GroupOptions, command: Callable[[OpenGroup], Awaitable[None]]) -> None:
-    async def with_group() -> None:
-        async with opened(options) as open_group:
-            await command(open_group)
-
-    run(with_group())

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.cli.access import ACCESS
-from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
+from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import OptionSet, arg, opt, with_option_sets
+from cometmq.cli.option_sets import OptionSet, arg, opt
 from cometmq.cli.output import AsJson, Cell, print_facts
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
@@ -129,8 +129,7 @@ class OneGroup:
 
 
 @app.command()
-@with_option_sets
-def switchover(
+async def switchover(
     group: Group,
     options: OrderOptions,
     *,
@@ -147,17 +146,12 @@ def switchover(
       cometmq k8s switchover mq
     """
     one = OneGroup(group, options.namespace, options.context)
-
-    async def switch() -> None:
-        before = await one.order("switchover-to", to, options.wait)
-        await _show_next(one, before, options.wait, as_json=as_json)
-
-    run(switch())
+    before = await one.order("switchover-to", to, options.wait)
+    await _show_next(one, before, options.wait, as_json=as_json)
 
 
 @app.command()
-@with_option_sets
-def fence(
+async def fence(
     group: Group,
     pod: Pod,
     options: OrderOptions,
@@ -175,20 +169,15 @@ def fence(
       cometmq k8s fence mq mq-0
     """
     one = OneGroup(group, options.namespace, options.context)
-
-    async def stop_master() -> None:
-        await one.status()
-        text = f"Stop the master of group {group}, {pod}? Sends fail until the next is open."
-        await confirm(text, is_confirmed=yes)
-        before = await one.order("fence", pod, options.wait)
-        await _show_next(one, before, options.wait, as_json=as_json)
-
-    run(stop_master())
+    await one.status()
+    text = f"Stop the master of group {group}, {pod}? Sends fail until the next is open."
+    await confirm(text, is_confirmed=yes)
+    before = await one.order("fence", pod, options.wait)
+    await _show_next(one, before, options.wait, as_json=as_json)
 
 
 @app.command()
-@with_option_sets
-def rebuild(
+async def rebuild(
     group: Group,
     pod: Pod,
     options: OrderOptions,
@@ -208,19 +197,14 @@ def rebuild(
       cometmq k8s rebuild mq mq-1
     """
     one = OneGroup(group, options.namespace, options.context)
-
-    async def discard() -> None:
-        await one.status()
-        await confirm(f"Discard the store of {pod} of group {group}?", is_confirmed=yes)
-        await one.order("rebuild", pod, options.wait)
-        print_facts({"group": group, "pod": pod, "rebuild": "started"}, as_json=as_json)
-
-    run(discard())
+    await one.status()
+    await confirm(f"Discard the store of {pod} of group {group}?", is_confirmed=yes)
+    await one.order("rebuild", pod, options.wait)
+    print_facts({"group": group, "pod": pod, "rebuild": "started"}, as_json=as_json)
 
 
 @app.command(name="accept-loss")
-@with_option_sets
-def accept_loss(
+async def accept_loss(
     group: Group,
     options: OrderOptions,
     *,
@@ -239,25 +223,21 @@ def accept_loss(
       cometmq k8s accept-loss mq
     """
     one = OneGroup(group, options.namespace, options.context)
-
-    async def accept() -> None:
-        status = await one.status()
-        reason = _why_no_election(status)
-        epoch = status.get("lossEpoch", 0)
-        if not epoch:
-            raise K8sFailed(f"group {group} has no loss that can be accepted now: {reason}")
-        text = (
-            f"{reason}. Choose the most complete store of group {group}? Messages that only other"
-            " stores had are lost for good."
-        )
-        await confirm(text, is_confirmed=yes)
-        before = await one.order("accept-loss", str(epoch), options.wait)
-        after = await one.until(_has_accepted, options.wait)
-        if after is not None and after["lastOperation"]["result"] == "Refused":
-            raise K8sFailed(after["lastOperation"]["message"])
-        await _show_next(one, before, options.wait, as_json=as_json)
-
-    run(accept())
+    status = await one.status()
+    reason = _why_no_election(status)
+    epoch = status.get("lossEpoch", 0)
+    if not epoch:
+        raise K8sFailed(f"group {group} has no loss that can be accepted now: {reason}")
+    text = (
+        f"{reason}. Choose the most complete store of group {group}? Messages that only other"
+        " stores had are lost for good."
+    )
+    await confirm(text, is_confirmed=yes)
+    before = await one.order("accept-loss", str(epoch), options.wait)
+    after = await one.until(_has_accepted, options.wait)
+    if after is not None and after["lastOperation"]["result"] == "Refused":
+        raise K8sFailed(after["lastOperation"]["message"])
+    await _show_next(one, before, options.wait, as_json=as_json)
 
 
 def _why_no_election(status: dict[str, Any]) -> str:

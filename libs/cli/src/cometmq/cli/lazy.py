@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cometmq.cli.access import after_command, in_namespace, resolve_timeout
+from cometmq.cli.option_sets import as_command
 from cometmq.cli.say import say
 from cometmq.remoting.visible import is_utf8
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
@@ -122,8 +123,9 @@ class App(typer.Typer):
     def command(  # type: ignore[override]  # further arguments are Typer's
         self, name: str | None = None, *, cls: type[TyperCommand] = Verb, **more: Any
     ) -> Callable[[F], F]:
-        """Return a decorator that adds a command."""
-        return super().command(name, cls=cls, **more)
+        """Return a decorator that adds a command; see `as_command` for what it may be."""
+        add = super().command(name, cls=cls, **more)
+        return lambda function: add(as_command(function))
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 """Options of commands, and sets of options that several commands share."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
+from importlib import import_module
 from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
@@ -26,29 +27,36 @@ class OptionSet(msgspec.Struct, frozen=True, kw_only=True):
     """Options as the fields of a struct; each field has a Typer annotation and a default."""
 
 
-def with_option_sets(command: F) -> F:
-    """Replace each OptionSet parameter with the options in it, for Typer to read."""
-    if not any(map(_is_set, command.__annotations__.values())):
+def as_command(command: F) -> F:
+    """Return a function that Typer reads: each OptionSet parameter is replaced by the options in
+    it, and a coroutine function runs on an event loop.
+    """
+    is_async = inspect.iscoroutinefunction(command)
+    if not is_async and not any(map(_is_set, command.__annotations__.values())):
         return command  # type hints are slow
     hints = get_type_hints(command, include_extras=True)
     sets = {name: kind for name, kind in hints.items() if _is_set(kind)}
-    signature = inspect.signature(command)
     parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        if parameter.name in sets:
-            parameters += _options(sets[parameter.name], parameter)
-        else:
-            parameters.append(parameter)
+    for parameter in inspect.signature(command).parameters.values():
+        is_set = parameter.name in sets
+        parameters += _options(sets[parameter.name], parameter) if is_set else [parameter]
 
     @wraps(command)
     def run(**values: Any) -> None:
         for name, kind in sets.items():
             values[name] = kind(**{field: values.pop(field) for field in kind.__struct_fields__})
-        command(**values)
+        result = command(**values)
+        if is_async:
+            import_module("cometmq.cli.connecting").run(result)
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return cast("F", run)
+    return cast("F", with_parameters(run, parameters))
+
+
+def with_parameters(function: F, parameters: Sequence[inspect.Parameter]) -> F:
+    """Give a function of keywords the parameters that Typer reads."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {it.name: it.annotation for it in parameters}
+    return function
 
 
 def _is_set(kind: Any) -> bool:

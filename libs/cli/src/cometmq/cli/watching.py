@@ -15,7 +15,7 @@ import typer
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
-from cometmq.cli.option_sets import opt
+from cometmq.cli.option_sets import opt, with_parameters
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, fail_if_output_closes, is_terminal
@@ -76,7 +76,6 @@ def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: boo
 
 def watched(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--watch` to a command that lists something."""
-    signature = inspect.signature(command)
     option = inspect.Parameter(
         "every_s", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Every
     )
@@ -93,11 +92,9 @@ def watched(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = [
         it.replace(annotation=hints.get(it.name, it.annotation))
-        for it in signature.parameters.values()
+        for it in inspect.signature(command).parameters.values()
     ]
-    run_command.__signature__ = signature.replace(parameters=[*parameters, option])  # type: ignore[attr-defined]
-    run_command.__annotations__ = {**hints, "every_s": Every}
-    return run_command
+    return with_parameters(run_command, [*parameters, option])
 
 
 class _Page(io.StringIO):

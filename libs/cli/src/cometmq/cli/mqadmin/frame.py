@@ -21,7 +21,7 @@ from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.lazy import App, Verb
 from cometmq.cli.mqadmin import COMMANDS
-from cometmq.cli.option_sets import OptionSet, opt, with_option_sets
+from cometmq.cli.option_sets import OptionSet, opt, with_parameters
 from cometmq.cli.output import AsJson, print_json, print_notes
 from cometmq.cli.say import say
 from cometmq.client.admin import AdminClient
@@ -127,9 +127,7 @@ class Family(App):
                 (reply or Reply()).print(as_json=values["as_json"])
 
             parameters = [it.replace(kind=KEYWORD) for it in options] + common
-            run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-            run.__annotations__ = {it.name: it.annotation for it in parameters}
-            self.named(name, command.__doc__)(with_option_sets(run))
+            self.named(name, command.__doc__)(with_parameters(run, parameters))
             return command
 
         return add

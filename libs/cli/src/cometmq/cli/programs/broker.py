@@ -11,7 +11,7 @@ from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.registration.addresses import with_derived_port
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import opt, with_option_sets
+from cometmq.cli.option_sets import opt
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
     ConfigFile,
@@ -62,7 +62,6 @@ app = App()
 
 
 @app.command("broker", context_settings=OWN_OPTIONS)
-@with_option_sets
 def broker(
     ctx: typer.Context,
     config: ConfigFile = None,

@@ -7,7 +7,6 @@ from importlib import import_module
 import typer
 
 from cometmq.cli.lazy import App
-from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
     ConfigFile,
@@ -22,7 +21,6 @@ app = App()
 
 
 @app.command("namesrv", context_settings=OWN_OPTIONS)
-@with_option_sets
 def namesrv(ctx: typer.Context, config: ConfigFile = None, *, running: RunOptions) -> None:
     """Run a name server in the foreground; SIGTERM and Ctrl-C stop it.
 
@@ -37,7 +35,6 @@ def namesrv(ctx: typer.Context, config: ConfigFile = None, *, running: RunOption
 
 
 @app.command("elector", context_settings=OWN_OPTIONS)
-@with_option_sets
 def elector(ctx: typer.Context, config: ConfigFile = None, *, running: RunOptions) -> None:
     """Run the elector of a broker group in the foreground; SIGTERM and Ctrl-C stop it.
 
@@ -52,7 +49,6 @@ def elector(ctx: typer.Context, config: ConfigFile = None, *, running: RunOption
 
 
 @app.command("txn-checker", context_settings=OWN_OPTIONS)
-@with_option_sets
 def txn_checker(
     ctx: typer.Context, config: ConfigFile = None, namesrv: Namesrv = None, *, running: RunOptions
 ) -> None:
@@ -68,7 +64,6 @@ def txn_checker(
 
 
 @app.command("exporter", context_settings=OWN_OPTIONS)
-@with_option_sets
 def exporter(
     ctx: typer.Context, config: ConfigFile = None, namesrv: Namesrv = None, *, running: RunOptions
 ) -> None:
@@ -85,7 +80,6 @@ def exporter(
 
 
 @app.command("console", context_settings=OWN_OPTIONS)
-@with_option_sets
 def console(
     ctx: typer.Context, config: ConfigFile = None, namesrv: Namesrv = None, *, running: RunOptions
 ) -> None:

@@ -20,7 +20,7 @@ from cometmq.cli.lazy import App
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
-from cometmq.cli.option_sets import OptionSet, with_option_sets
+from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import (
     STDOUT,
     AsJson,
@@ -133,7 +133,6 @@ def list_groups(
 
 
 @app.command()
-@with_option_sets
 def show(  # one parameter per option
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -203,7 +202,6 @@ def _beginning(body: bytes) -> str:
 
 
 @app.command()
-@with_option_sets
 def export(  # one parameter per option
     group: Group,
     file: Annotated[str, typer.Argument(help="File of JSON lines; - is standard output.")] = STDOUT,
