@@ -75,26 +75,13 @@ async def test_tags_are_no_question_for_the_broker(cluster: MemoryCluster, make:
 
 
 @pytest.mark.parametrize(
-    ("expression", "advice"),
-    [
-        ("a | b", "write 'a || b'"),
-        ("a || b | c", "write 'b || c'"),
-        ("a, b", "write 'a || b'"),
-        ("a && b", "write 'a || b'"),
-        ("a b", "as in 'a || b'"),
-        ("price > 1", "MessageSelector.by_sql('price > 1')"),
-        ("a IS NULL OR b", "MessageSelector.by_sql('a IS NULL OR b')"),
-        ("a || *", "write '*' alone"),
-        ("a*", "there are no wildcards in tags: list the tags, as in 'A || B', or write '*' alone"),
-        ("*a || b", "tag is literally '*a' match: there are no wildcards"),
-        ("**", "no wildcards"),
-        ("order-?", "no wildcards"),
-        ("a*, b", "no wildcards in tags: list the tags, as in 'A || B'"),
-        ("a or b-2 OR c", "write 'a || b-2 || c'"),
-    ],
+    "expression",
+    ["a | b", "a || b | c", "a, b", "a && b", "a b", "price > 1", "a || *", "*a || b", "order-?"],
 )
-def test_tags_that_match_nothing_are_doubted(expression: str, advice: str) -> None:
-    assert advice in doubt(subscription("T", expression, version_ms=1))
+def test_tags_that_match_nothing_are_doubted(expression: str) -> None:
+    advice = doubt(subscription("T", expression, version_ms=1))
+    assert "tags are separated by '||'" in advice
+    assert "by_sql" in advice
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,14 @@ closing of the client's own task, which is not a failure of the application.
 
 import asyncio
 import contextvars
-import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.remoting.log import Log
-from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 _YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -87,39 +85,6 @@ def check_hook(hook: object, *methods: str) -> None:
                 f"{type(hook).__name__}.{name} is a coroutine function, which would never run: "
                 f"write `def {name}(self, context)`"
             )
-
-
-InitT = TypeVar("InitT", bound=Callable[..., None])
-
-
-def explaining(init: InitT) -> InitT:
-    """Make the `__init__` of a client raise a TypeError that names the right argument or option.
-
-    The class's `OPTIONS` is the class of its options. Python's own error names only the wrong
-    argument.
-    """
-    known = [name for name in inspect.signature(init).parameters if name != "self"]
-
-    @functools.wraps(init)
-    def explained(self: Any, *args: object, **arguments: object) -> None:
-        wrong = [name for name in arguments if name not in known]
-        if wrong:
-            raise TypeError(_unknown(type(self), wrong[0], known))
-        init(self, *args, **arguments)
-
-    return cast("InitT", explained)
-
-
-def _unknown(kind: Any, name: str, known: Sequence[str]) -> str:
-    text = f"{kind.__name__} has no argument {name}"
-    if meant := did_you_mean(name, known):
-        return f"{text}{meant}"
-    options = kind.OPTIONS
-    option = closest(name, options.__struct_fields__)
-    if option is None:
-        return f"{text}: its arguments are {', '.join(known)}"
-    given = f"options={options.__name__}({option}=...)"
-    return f"{text}: give {given}" if option == name else f"{text}; did you mean {given}?"
 
 
 CANCEL_GRACE_MS: Final = 2_000

@@ -5,13 +5,13 @@ This is a separate module so that only programs that read such a file import a Y
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.signature import SessionCredentials
-from cometmq.remoting.spelling import closest
+from cometmq.remoting.spelling import did_you_mean
 
 KEYS: Final = ("accessKey", "secretKey", "securityToken")
 
@@ -30,37 +30,15 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
     except (RuntimeError, ValueError) as error:  # an unknown home directory, a zero byte
         raise InvalidArgument(f"credentials {path!r}: {error}") from error
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  # makes only texts
     except (yaml.YAMLError, RecursionError) as error:
         raise InvalidArgument(f"credentials {path}: not a YAML file") from error
-    except (ValueError, KeyError, AttributeError) as error:  # PyYAML's, for a 13th month
-        raise InvalidArgument(
-            f"credentials {path}: a value looks like a number or date but is none: quote it"
-        ) from error
-    if not isinstance(values, dict):
-        raise InvalidArgument(f"credentials {path}: accessKey and secretKey are missing")
-    access_key, secret_key, token = (_text(path, values, name) for name in KEYS)
+    given = values if isinstance(values, dict) else {}
+    found = [given.get(key) or "" for key in KEYS]
+    if not all(isinstance(value, str) for value in found):
+        raise InvalidArgument(f"credentials {path}: the values are texts")
+    access_key, secret_key, token = (value.strip() for value in found)
     if not access_key or not secret_key:
-        raise InvalidArgument(
-            f"credentials {path}: accessKey or secretKey is missing{_nearest(values)}"
-        )
+        unknown = "".join(did_you_mean(key, KEYS) for key in given if key not in KEYS)
+        raise InvalidArgument(f"credentials {path}: accessKey or secretKey is missing{unknown}")
     return SessionCredentials(access_key, secret_key, token)
-
-
-def _nearest(values: dict[str, Any]) -> str:
-    """Return a suggestion if a key of the file resembles one that the file lacks."""
-    missing = [key for key in KEYS if key not in values]
-    for key in values:
-        if key not in KEYS and (nearest := closest(str(key), missing)):
-            return f"; the key {key} is unknown: did you mean {nearest}?"
-    return ""
-
-
-def _text(path: str | Path, values: dict[str, Any], name: str) -> str:
-    """Convert numbers to text as RocketMQ does, because YAML parses some keys as numbers."""
-    value = values.get(name)
-    if value is None:
-        return ""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InvalidArgument(f"credentials {path}: {name} is not text: quote it")
-    return str(value).strip()

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the options that a client was given: their class, types and bounds."""
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Final, TypeVar
 
@@ -14,24 +11,21 @@ from cometmq.client.arguments import check_encodable, timestamp
 from cometmq.client.errors import InvalidArgument, shown
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
-from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 _TOPIC_OPTIONS: Final = ("default_topic", "trace_topic")
-_TLS_FIELDS: Final = (
-    *("cert_path", "key_path", "key_password", "trust_cert_path", "auth_server"),
-    *("mode", "need_client_auth"),
+_TLS_NAMES: Final = tuple(
+    (f"tls.client.{key}", f"tls.{name}")
+    for key, name in (
+        ("certPath", "cert_path"),
+        ("keyPath", "key_path"),
+        ("keyPassword", "key_password"),
+        ("trustCertPath", "trust_cert_path"),
+    )
 )
-"""The fields of TlsSettings that ask for TLS; without `enable`, they have no effect."""
-_TLS_NAMES: Final = {
-    "certPath": "cert_path",
-    "keyPath": "key_path",
-    "keyPassword": "key_password",
-    "trustCertPath": "trust_cert_path",
-}
-_TLS_KEY: Final = re.compile(rf"\btls\.client\.({'|'.join(_TLS_NAMES)})\b")
+"""Our options for the keys of RocketMQ's `tls.properties`."""
 
 
 def checked(
@@ -50,7 +44,6 @@ def checked(
     if not isinstance(options, kind) or (is_exact and type(options) is not kind):
         raise InvalidArgument(
             f"the options must be {kind.__name__}(...), not {type(options).__name__}"
-            f"{_meant(options, kind)}"
         )
     if not isinstance(namesrv, str):
         raise InvalidArgument(
@@ -93,29 +86,19 @@ def _converted(value: StructT, prefix: str = "") -> StructT:
 
 def _check_tls(tls: TlsSettings) -> None:
     """Raise InvalidArgument for settings that have no effect because TLS is off."""
-    default = TlsSettings()
-    for name in () if tls.enable else _TLS_FIELDS:
-        if getattr(tls, name) != getattr(default, name):
+    if tls.enable:
+        return
+    default = msgspec.structs.asdict(TlsSettings())
+    for name, value in msgspec.structs.asdict(tls).items():
+        if value != default[name] and name not in ("test_mode", "names"):
             raise InvalidArgument(
-                f"invalid option tls.{name}: it has no effect while TLS is off; add enable=True, as"
-                f" in TlsSettings(enable=True, {name}=...), or leave it out"
+                f"invalid option tls.{name}: it has no effect while TLS is off; add enable=True"
             )
 
 
-@contextmanager
-def tls_files_named(tls: TlsSettings) -> Iterator[None]:
-    """Raise InvalidArgument, with the names of our options, for TLS files that cannot be used.
-
-    The error also contains the key in RocketMQ's `tls.properties`, because some programs read such
-    files. If the program has set `tls.names`, the error contains only these names.
-    """
-    try:
-        yield
-    except SettingsError as error:
-        if tls.names:
-            raise InvalidArgument(str(error)) from error
-        text = _TLS_KEY.sub(lambda key: f"tls.{_TLS_NAMES[key[1]]} ({key[0]})", str(error))
-        raise InvalidArgument(f"invalid option {text}") from error
+def with_own_names(tls: TlsSettings) -> TlsSettings:
+    """Return settings whose errors name our options, unless the program has set `names`."""
+    return tls if tls.names else msgspec.structs.replace(tls, names=_TLS_NAMES)
 
 
 def _check_ip(address: str) -> None:
@@ -137,19 +120,3 @@ def _check_topics(options: ClientOptions) -> None:
             check_topic(topic)
         except InvalidArgument as error:
             raise InvalidArgument(f"invalid option {name}={shown(topic)}: {error}") from None
-
-
-def _meant(options: object, kind: type[ClientOptions]) -> str:
-    """Return a hint that names the right class if the options belong to another client."""
-    if isinstance(options, Mapping):
-        return f": did you mean {kind.__name__}(**options)?"
-    if not isinstance(options, ClientOptions):
-        return ""
-    defaults = type(options)()
-    known = set(kind.__struct_fields__)
-    chosen = [
-        f"{name}=..."  # the values may be secrets
-        for name in options.__struct_fields__
-        if name in known and getattr(options, name) != getattr(defaults, name)
-    ]
-    return f": did you mean {kind.__name__}({', '.join(chosen)})?"

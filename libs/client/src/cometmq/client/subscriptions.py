@@ -4,7 +4,6 @@ condition.
 """
 
 import re
-from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import takewhile
 from typing import Final, Self
@@ -18,37 +17,14 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.sql.errors import SqlError
-from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, SYMBOLS, Token, place, tokens
+from cometmq.remoting.sql.lexer import END, Token, tokens
 
-_CONDITION: Final = re.compile(
-    r"[<>=]|\s(AND|OR|IN|IS|LIKE|BETWEEN|CONTAINS|STARTSWITH|ENDSWITH)\s", re.IGNORECASE
-)
-_SEPARATOR: Final = re.compile(r"[|,;]|&&")
-_WORDS: Final = re.compile(r"[\w-]+(?:\s+or\s+[\w-]+)+", re.IGNORECASE)
-_OR: Final = re.compile(r"\s+or\s+", re.IGNORECASE)
-_WILDCARDS: Final = re.compile(r"[*?]")
-_COMPARING: Final = (
-    {"IN", "IS", "BETWEEN"} | LATER_KEYWORDS | set(SYMBOLS.values())
-) - {"LPAR", "COMMA", "RPAR", "PLUS", "MINUS"}  # fmt: skip
-
+_TAG: Final = re.compile(r"[^\s*?|,;<>=]+")
+"""Tags without the signs of a list, a condition or a wildcard, which are probably mistakes."""
 _COMMENT: Final = re.compile(r"--[^\n\r]*")
 """A comment at the end of the condition, which brokers ignore although their grammar requires a
 line end after it.
 """
-_FOREIGN: Final[Mapping[str, str]] = {
-    "'": "this text has no closing quote; a quote inside a text is written twice, ''",
-    '"': "write texts in single quotes",
-    "`": "write the name of a property without quotes",
-    "/*": "this comment has no closing */",
-    "!=": "for unequal, write <>",
-    "!": "write NOT",
-    "&": "write AND",
-    "|": "write OR",
-    "*": "conditions do not calculate, and there are no wildcards",
-    "/": "conditions do not calculate",
-    "%": "conditions do not calculate, and there are no wildcards",
-}
-"""Corrections for text that begins no token; the first match counts."""
 
 
 class ExpressionType(StrEnum):
@@ -139,32 +115,13 @@ def doubt(wanted: SubscriptionData) -> str:
     """
     if wanted.expression_type == ExpressionType.SQL92:
         return _doubt_of_condition(wanted.sub_string)
-    return next(filter(None, map(_doubt_of_tag, _tags(wanted))), "")
-
-
-def _tags(wanted: SubscriptionData) -> Iterable[str]:
-    return wanted.tags_set if wanted.expression_type == ExpressionType.TAG else ()
-
-
-def _doubt_of_tag(tag: str) -> str:
-    literally = f"only messages whose tag is literally {shown(tag)} match"
-    if _WORDS.fullmatch(tag):
-        return f"{literally}: tags are separated by '||': write {' || '.join(_OR.split(tag))!r}"
-    if _CONDITION.search(tag):
-        return f"{literally}: for a condition, subscribe with MessageSelector.by_sql({tag!r})"
-    if tag == ALL_TAGS:
-        return f"{literally}: to receive all messages, write '*' alone"
-    if _WILDCARDS.search(tag):
-        return (
-            f"{literally}: there are no wildcards in tags: list the tags, as in 'A || B', or write "
-            "'*' alone for all messages"
-        )
-    if _SEPARATOR.search(tag):
-        parts = [part.strip() for part in _SEPARATOR.split(tag)]
-        meant = " || ".join(filter(None, parts)) or "A || B"
-        return f"{literally}: tags are separated by '||': write {meant!r}"
-    if " " in tag:
-        return f"{literally}: tags are separated by '||', as in {' || '.join(tag.split())!r}"
+    for tag in wanted.tags_set:
+        if not _TAG.fullmatch(tag):
+            return (
+                f"only messages whose tag is literally {shown(tag)} match: tags are separated by "
+                "'||', as in 'A || B', '*' alone selects all messages, and a condition is a "
+                "MessageSelector.by_sql(...)"
+            )
     return ""
 
 
@@ -177,45 +134,28 @@ def _ignored_by_brokers(condition: str) -> Token:
     try:
         _, ignored = end_of(parsing(condition, parser_of()))
     except SqlError as error:
-        why, at = " ".join(str(error).partition(": ")[2].split()), error.start
-        if at is not None:
-            advice = [text for sign, text in _FOREIGN.items() if condition.startswith(sign, at)]
-            why = f"{advice[0]} ({place(condition, at)})" if advice else why
+        why = " ".join(str(error).partition(": ")[2].split())
         raise InvalidArgument(f"the SQL92 condition {shown(condition)}: {why}") from error
     return ignored
 
 
 def _doubt_of_condition(condition: str) -> str:
-    """Return the probable mistake in a condition, and what to write instead; "" if there is none.
+    """Return the probable mistake in a condition; "" if there is none.
 
     RocketMQ's parser ends an expression at the first token that cannot continue it, and ignores the
     rest without an error.
     """
     ignored = _ignored_by_brokers(condition)
-    read = [*takewhile(lambda one: one.start < ignored.start, tokens(condition))]
     if ignored.kind != END and not _COMMENT.fullmatch(condition, ignored.start):
-        return _doubt_of_end(ignored)
+        return (
+            f"brokers ignore everything from {ignored.image!r} on: join conditions by AND or OR; "
+            "there are no functions, calculations or LIKE (write CONTAINS)"
+        )
+    read = [*takewhile(lambda one: one.start < ignored.start, tokens(condition))]
     for left, operator, right in zip(read, read[1:], read[2:], strict=False):
         if operator.kind in ("EQUAL", "UNEQUAL") and left.kind == right.kind == "ID":
-            name, symbol = left.image, operator.image
             return (
                 f"{right.image} is a property here, and two missing properties are equal: for the "
-                f"text, write {name} {symbol} '{right.image}'"
+                f"text, write {left.image} {operator.image} '{right.image}'"
             )
-    if not any(token.kind in _COMPARING for token in read):
-        alone = next((token.image for token in read if token.kind == "ID"), "")
-        return f"a property alone is never true: write {alone} = TRUE" if alone else ""
     return ""
-
-
-def _doubt_of_end(ignored: Token) -> str:
-    if ignored.image.upper() == "LIKE":
-        return "LIKE does not exist: write STARTSWITH, ENDSWITH or CONTAINS"
-    advice = "join conditions by AND or OR"
-    if ignored.kind in ("PLUS", "MINUS"):
-        advice = "conditions do not calculate: compare with the result"
-    elif ignored.kind == "LPAR":
-        advice = "functions do not exist, and conditions are joined by AND or OR"
-    elif ignored.kind == "RPAR":
-        advice = "no '(' belongs to it"
-    return f"brokers ignore everything from {ignored.image!r} on: {advice}"

@@ -8,7 +8,6 @@ from typing import ClassVar, Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.application_calls import explaining
 from cometmq.client.arguments import (
     check_address,
     check_kind,
@@ -42,7 +41,6 @@ class AdminBase(Client):
     reads.
     """
 
-    @explaining
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:

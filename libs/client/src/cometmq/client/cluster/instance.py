@@ -23,10 +23,10 @@ from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import Refreshes, RouteBook
 from cometmq.client.cluster.routes import MASTER_ID, Route
-from cometmq.client.errors import BrokerMissing, ClientStateError, NoNamesrv
+from cometmq.client.errors import BrokerMissing, ClientStateError, InvalidArgument, NoNamesrv
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
-from cometmq.client.option_checks import tls_files_named
+from cometmq.client.option_checks import with_own_names
 from cometmq.client.settings import ClientOptions
 from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.dialect import encode_json
@@ -36,7 +36,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import handlers_of
 from cometmq.remoting.commands.clients import UnregisterClient
 from cometmq.remoting.commands.table import Service
-from cometmq.remoting.errors import CometError, Overloaded, TransportError
+from cometmq.remoting.errors import CometError, Overloaded, SettingsError, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address
@@ -77,9 +77,11 @@ class ClientInstance:
         self.namespace = namespace_of(options)
         self.members = LocalMembers()
         self._key = (options, suffix)
-        with tls_files_named(options.tls):
+        try:
             self.remoting = RemotingClient(
-                ClientSettings(serialization=options.serialization, tls=options.tls),
+                ClientSettings(
+                    serialization=options.serialization, tls=with_own_names(options.tls)
+                ),
                 clock_ms=wall_ms,
                 handlers=CALLBACKS,
                 context=self.members,
@@ -87,6 +89,9 @@ class ClientInstance:
                 before=() if options.credentials is None else (signing(options.credentials),),
                 on_close=self._on_close,
             )
+        except SettingsError as error:
+            text = str(error) if options.tls.names else f"invalid option {error}"
+            raise InvalidArgument(text) from error
         self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)
         self.log = log
         self.background = TaskSet(log)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Final, Generic, Protocol, TypeVar
 
 from cometmq.client.admin.of_client import ClientAdmin
-from cometmq.client.application_calls import check_function, check_hook, check_methods, explaining
+from cometmq.client.application_calls import check_function, check_hook, check_methods
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.instance import ClientInstance
@@ -173,7 +173,6 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
     _SUFFIX = ""
     """Appended to the client id, as by Java's lite pull consumers."""
 
-    @explaining
     def __init__(
         self,
         group: str,

@@ -12,7 +12,6 @@ from cometmq.client.application_calls import (
     ABANDONED_ADVICE,
     CANCEL_GRACE_MS,
     check_function,
-    explaining,
 )
 from cometmq.client.arguments import redelivery_level, timestamp, whole
 from cometmq.client.clock import wall_ms
@@ -207,7 +206,6 @@ class PushConsumer(GroupConsumer[PushOptions, Pushing]):
 
     OPTIONS = PushOptions
 
-    @explaining
     def __init__(
         self,
         group: str,

@@ -14,7 +14,6 @@ from cometmq.client.application_calls import (
     CANCEL_GRACE_MS,
     calling,
     check_function,
-    explaining,
     original,
 )
 from cometmq.client.arguments import whole, whole_or
@@ -45,7 +44,6 @@ class ScheduledPull:
     _GRACE_MS: ClassVar[int | None] = CANCEL_GRACE_MS
     """Time limit for cancelled calls to end; None means no limit."""
 
-    @explaining
     def __init__(
         self,
         group: str,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
-from cometmq.client.application_calls import check_hook, explaining
+from cometmq.client.application_calls import check_hook
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.instance import ClientInstance
@@ -63,7 +63,6 @@ class Producer(Client):
     KIND = "producer"
     OPTIONS: type[ProducerOptions] = ProducerOptions
 
-    @explaining
     def __init__(
         self,
         group: str,

@@ -22,7 +22,6 @@ from cometmq.client.application_calls import (
     calling,
     check_function,
     check_hook,
-    explaining,
     leave_calls,
     original,
 )
@@ -207,7 +206,6 @@ class TransactionProducer(Producer, TransactionMember):
     OPTIONS = TransactionOptions
     options: TransactionOptions
 
-    @explaining
     def __init__(
         self,
         group: str,

@@ -16,7 +16,6 @@ from cometmq.client.application_calls import (
     check_function,
     check_plain_function,
     contained,
-    explaining,
     is_coroutine_function,
     original,
 )
@@ -50,7 +49,6 @@ class TransactionProducer(Producer):
     OPTIONS = TransactionOptions
     _inner: AsyncTransactionProducer
 
-    @explaining
     def __init__(
         self,
         group: str,
@@ -143,7 +141,6 @@ class ScheduledPull(Lifecycle):
 
     OPTIONS: ClassVar = PullOptions
 
-    @explaining
     def __init__(
         self,
         group: str,
@@ -203,7 +200,6 @@ class AdminClient(SyncClient):
 
     OPTIONS: Final = ClientOptions
 
-    @explaining
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:
