@@ -27,7 +27,7 @@ from cometmq.remoting.commands import NoHeader
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.runtime.clock import SystemClock
@@ -101,10 +101,7 @@ def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
     server = app._server  # noqa: SLF001
     assert server is not None
     hub = server._hub  # noqa: SLF001
-    dispatcher = Dispatcher(
-        HANDLERS, app.broker, Hooks(), in_flight=InFlight(4096, 1 << 20, hub.stats),
-        tasks=server._tasks, stats=hub.stats, log=NO_LOG,  # noqa: SLF001
-    )  # fmt: skip
+    dispatcher = Dispatcher(HANDLERS, app.broker, Hooks(), hub)
     peers = []
     for number in range(count):
         peer = PeerProtocol(hub, dispatcher)

@@ -25,12 +25,11 @@ from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import ORDER_NAMESPACE
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
-from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.incremental import finish
 from cometmq.testing.broker.holds import HOLD_S_MAX, adjusted, longest_hold
 from cometmq.testing.broker.scripted import PEER_ADDRESSES, Wire, frames_of
@@ -46,27 +45,14 @@ class Port:
 
     def __init__(self, namesrv: Namesrv) -> None:
         settings = ServerSettings()
-        self.hub = Hub(
-            Codec(COMMANDS), settings, clock_ms=namesrv.clock.monotonic_ms, log=NO_LOG
-        )
+        self.hub = Hub(Codec(COMMANDS), settings, clock_ms=namesrv.clock.monotonic_ms, log=NO_LOG)
 
         def closed(peer: PeerProtocol) -> None:
             namesrv.routes.disconnected(peer)
 
         self.hub.on_close = closed
-        tasks = TaskSet(NO_LOG)
-        namesrv.sweep_in(tasks)
-        self._dispatcher = Dispatcher(
-            HANDLERS,
-            namesrv,
-            Hooks(),
-            in_flight=InFlight(
-                settings.in_flight_per_connection_max, settings.in_flight_max, self.hub.stats
-            ),
-            tasks=tasks,
-            stats=self.hub.stats,
-            log=NO_LOG,
-        )
+        namesrv.sweep_in(self.hub.tasks)
+        self._dispatcher = Dispatcher(HANDLERS, namesrv, Hooks(), self.hub)
         self._count = 0
 
     def connect(self) -> tuple[ServerPeer, Wire]:

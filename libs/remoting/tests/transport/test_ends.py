@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import Call, RawCommand, Reply, RequestCode
-from cometmq.remoting.transport.flow.next_turn import ENDS_PER_TURN, Ends
+from cometmq.remoting.transport.flow.turns import ENDS_PER_TURN, Turns
 from cometmq.remoting.transport.server import ANSWERS_MS
 from cometmq.testing.remoting.frames import encode_frame
 
@@ -119,7 +119,7 @@ async def test_more_ends_than_a_flood_adds_are_worked_off() -> None:
     faults: list[Any] = []
     loop.set_exception_handler(lambda _, context: faults.append(context["message"]))
     ended: list[int] = []
-    ends: Any = Ends(loop)
+    turns: Any = Turns(loop, 64)
     count = 100 * ENDS_PER_TURN
 
     class Peer:
@@ -132,11 +132,11 @@ async def test_more_ends_than_a_flood_adds_are_worked_off() -> None:
             raise RuntimeError("a bug")
 
     for number in range(count):
-        ends.add(Peer(), partial(end, number))
+        turns.end(Peer(), partial(end, number))
     assert len(ended) == ENDS_PER_TURN
     async with asyncio.timeout(60):
         for added in range(count, 4 * count):  # less than a turn ends of many that wait
-            ends.add(Peer(), partial(ended.append, added))
+            turns.end(Peer(), partial(ended.append, added))
             if not added % (2 * ENDS_PER_TURN):
                 await asyncio.sleep(0)
         while len(ended) <= 4 * count:  # noqa: ASYNC110  # turns are counted

@@ -10,8 +10,8 @@ import pytest
 from cometmq.remoting import RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsSettings
-from cometmq.remoting.transport import handshakes as module
-from cometmq.remoting.transport.handshakes import Handshakes
+from cometmq.remoting.transport.flow import turns as module
+from cometmq.remoting.transport.flow.turns import HANDSHAKES, Turns
 from cometmq.remoting.transport.peer import tls_state
 
 from .conftest import TLS_KINDS, StartServer, starter
@@ -44,6 +44,8 @@ class Peer:
         self._order = order
         self._name = name
         self._fails = fails
+        self.host = name[:1].encode() * 8
+        self.state: dict[str, object] = {}
 
     def shake_on(self) -> None:
         if self._fails:
@@ -57,53 +59,42 @@ class Peer:
 async def test_hosts_take_turns_and_a_bug_ends_one_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_SLICE_S", 3600.0)
+    monkeypatch.setattr(module, "_HANDSHAKES_S", 3600.0)
     order: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: order.append(context["message"]))
-    handshakes: Any = Handshakes(loop, 100)
-    for host, name in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")):
-        peer = Peer(order, name)
-        handshakes.wait(host, peer, peer.shake_on)
-    peer = Peer(order, "b2", fails=True)
-    handshakes.wait("b", peer, peer.shake_on)
-    assert not handshakes.may_continue  # others wait already
+    turns = Turns(loop, 64)
+    for name in ("a1", "a2", "a3", "b1", "b2"):
+        peer: Any = Peer(order, name, fails=name == "b2")
+        turns.add(HANDSHAKES, peer, peer.shake_on)
+    assert not turns.may_shake  # others wait already
     await asyncio.sleep(0)
 
     assert order == ["a1", "b1", "a2", "a handshake cannot be continued", "b2 aborted", "a3"]
-    assert handshakes.may_continue
+    assert turns.may_shake
 
 
 async def test_the_time_of_a_turn_is_bounded() -> None:
-    handshakes = Handshakes(asyncio.get_running_loop(), 100)
-    handshakes.note(0.004)
-    assert handshakes.may_continue
-    handshakes.note(0.002)
-    assert not handshakes.may_continue
+    turns = Turns(asyncio.get_running_loop(), 64)
+    turns.note_shaken(0.004)
+    assert turns.may_shake
+    turns.note_shaken(0.002)
+    assert not turns.may_shake
     await asyncio.sleep(0)
-    assert handshakes.may_continue
-
-
-async def test_a_host_has_a_share_of_the_incomplete_handshakes() -> None:
-    handshakes = Handshakes(asyncio.get_running_loop(), 80)
-    assert [handshakes.begin("a") for _ in range(21)] == [True] * 20 + [False]
-    assert handshakes.begin("b")
-    handshakes.end("a")
-    assert handshakes.begin("a")
-    assert not handshakes.begin("a")
+    assert turns.may_shake
 
 
 async def test_all_handshakes_that_wait_for_a_turn_succeed(
     start_server: Any, new_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SLICE_S", 0.0)  # one per turn
+    monkeypatch.setattr(module, "_HANDSHAKES_S", 0.0)  # one per turn
     server, port = await start_server(HANDLERS)
     clients = [new_client(ClientSettings(tls=TlsSettings(enable=True))) for _ in range(30)]
     async with asyncio.TaskGroup() as group:
         for one in clients:
             group.create_task(one.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000))
     assert server.stats().connections == 30
-    assert not server._hub.handshakes._counts
+    assert not server._hub.handshakes
 
 
 async def test_a_peer_that_does_not_complete_its_handshake_is_closed(
@@ -119,7 +110,7 @@ async def test_a_peer_that_does_not_complete_its_handshake_is_closed(
             pass
     assert log.errors == ["the TLS handshake takes more than 10 s"]
     await eventually(lambda: not server.stats().connections)
-    assert not server._hub.handshakes._counts
+    assert not server._hub.handshakes
 
 
 async def test_a_handshake_has_a_bounded_size(

@@ -17,14 +17,13 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.direct import DirectIO
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InOrder
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
-from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.testing.remoting.endless_turns import endless_turns
 from cometmq.testing.remoting.frames import encode_frame
 
@@ -94,19 +93,8 @@ class World:
         handlers[QUICK] = self.answer_now
         handlers[SLOW] = lambda _, call: InOrder(self.answer_slowly(call))
         self.hub = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
-        in_flight = InFlight(
-            settings.in_flight_per_connection_max, settings.in_flight_max, self.hub.stats
-        )
-        dispatcher: Dispatcher[None] = Dispatcher(
-            handlers,
-            None,
-            Hooks(),
-            in_flight=in_flight,
-            tasks=TaskSet(NO_LOG),
-            stats=self.hub.stats,
-            log=NO_LOG,
-        )
-        self.direct = DirectIO(self.hub, self, PythonSockets(), in_flight) if is_direct else None
+        dispatcher: Dispatcher[None] = Dispatcher(handlers, None, Hooks(), self.hub)
+        self.direct = DirectIO(self.hub, self, PythonSockets()) if is_direct else None
         self.peer: ServerPeer = (
             LanePeer(self.hub, dispatcher, self, self.direct)
             if has_lane

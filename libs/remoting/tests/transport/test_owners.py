@@ -108,7 +108,7 @@ def test_owners_take_turns_to_catch_up(kind: str, rank: int) -> None:
     turns = Turns(loop, 64)
     crowd, one = crowd_and_one(served, kind)
     for peer in (*crowd, one):
-        turns.add(peer, rank)  # type: ignore[arg-type]
+        turns.add(rank, peer, peer.intake.catch_up)  # type: ignore[arg-type]
     loop.run_all()
     assert served.index(one) == 1
     assert len(served) == MANY + 1

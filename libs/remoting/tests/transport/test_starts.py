@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cometmq.remoting.errors import SystemBusy
-from cometmq.remoting.transport.flow import starts as module
-from cometmq.remoting.transport.flow.starts import Starts
+from cometmq.remoting.transport.flow import turns as module
+from cometmq.remoting.transport.flow.turns import Turns
 
 FLOOD = 300
 
@@ -20,7 +20,7 @@ class Peer:
 
 
 async def test_many_slow_handlers_of_one_owner_do_not_delay_those_of_another() -> None:
-    starts = Starts()
+    starts = Turns(asyncio.get_running_loop(), 64)
     order: list[Any] = []
 
     async def handler(peer: Any) -> None:
@@ -38,7 +38,7 @@ async def test_many_slow_handlers_of_one_owner_do_not_delay_those_of_another() -
 
 
 async def test_a_handler_that_is_cancelled_while_it_waits_takes_no_place() -> None:
-    starts = Starts()
+    starts = Turns(asyncio.get_running_loop(), 64)
     order: list[int] = []
 
     async def handler(number: int) -> None:
@@ -57,9 +57,9 @@ async def test_a_handler_that_waits_too_long_to_start_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WAIT_S_MAX", 0.01)
-    monkeypatch.setattr(module, "_SHORT_S", -1.0)  # all turns count as long
-    monkeypatch.setattr(module, "_LONG_S", -1.0)
-    starts, outcomes = Starts(), list[bool]()
+    monkeypatch.setattr(module, "_SHORT_TURN_S", -1.0)  # all turns count as long
+    monkeypatch.setattr(module, "_LONG_TURN_S", -1.0)
+    starts, outcomes = Turns(asyncio.get_running_loop(), 64), list[bool]()
     peer: Any = Peer(1)
 
     async def handler() -> None:

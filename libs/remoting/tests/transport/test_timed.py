@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
+from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight, InOrder
-from cometmq.remoting.transport.flow import starts
-from cometmq.remoting.transport.flow.starts import Timed
-from cometmq.remoting.transport.flow.turns import SLOW
-from cometmq.remoting.transport.stats import TransportStats
-from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
+from cometmq.remoting.transport.flow import turns
+from cometmq.remoting.transport.flow.turns import SLOW, Timed
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.testing.remoting.frames import encode_frame
 
 CODE = RequestCode.GET_CONSUMER_LIST_BY_GROUP
@@ -38,7 +38,7 @@ async def steps(count: int) -> str:
 
 async def test_short_steps_are_charged_once_they_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, charges = 0.0, list[float]()
-    monkeypatch.setattr(starts, "thread_time", lambda: now_s)
+    monkeypatch.setattr(turns, "thread_time", lambda: now_s)
 
     async def work() -> str:
         nonlocal now_s
@@ -95,10 +95,8 @@ async def test_a_connection_with_long_work_is_slow(
 @pytest.mark.parametrize("is_in_order", [False, True])
 async def test_work_whose_task_is_cancelled_before_it_begins_is_closed(is_in_order: bool) -> None:
     """A port that closes cancels tasks which this turn of the loop has created."""
-    tasks, stats = TaskSet(NO_LOG), TransportStats()
-    dispatcher: Dispatcher[None] = Dispatcher(
-        {}, None, Hooks(), in_flight=InFlight(9, 9, stats), tasks=tasks, stats=stats, log=NO_LOG
-    )
+    hub = Hub(Codec({}), ServerSettings(), clock_ms=lambda: 0, log=NO_LOG)
+    dispatcher: Dispatcher[None] = Dispatcher({}, None, Hooks(), hub)
     peer: Any = SimpleNamespace(intake=SimpleNamespace(wait_for_work=list))
     peer.intake.charge = peer.intake.task_ended = list
     peer.intake.resume_from = lambda _reason: None
@@ -110,5 +108,5 @@ async def test_work_whose_task_is_cancelled_before_it_begins_is_closed(is_in_ord
     work = answer()
     call = Call(CODE, None, peer=peer)
     assert dispatcher._start(peer, call, InOrder(work) if is_in_order else work) is is_in_order
-    await tasks.close()
+    await hub.tasks.close()
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

@@ -14,7 +14,7 @@ import msgspec
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.storing import store_reads
 from cometmq.remoting.transport import dispatch
-from cometmq.remoting.transport.flow import room, starts, turns
+from cometmq.remoting.transport.flow import room, turns
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.peer import intake
 from cometmq.remoting.transport.peer.lane_intake import MIXED, PULLS, SENDS
@@ -226,9 +226,9 @@ def run(
     with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
         # Otherwise connections would wait for their turn when the machine is slow, in one of the
         # brokers only.
-        for module in (dispatch, starts, turns):
+        for module in (dispatch, turns):
             stack.enter_context(patch.object(module, "monotonic", lambda: 0.0))
-        for module in (intake, room, starts, turns):
+        for module in (intake, room, turns):
             stack.enter_context(patch.object(module, "thread_time", lambda: 0.0))
         for clock in ("perf_counter", "thread_time"):
             stack.enter_context(patch.object(time, clock, lambda: 0.0))

@@ -13,7 +13,7 @@ from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport import dispatch
-from cometmq.remoting.transport.flow import room, starts, turns
+from cometmq.remoting.transport.flow import room, turns
 from cometmq.remoting.transport.peer import intake
 from cometmq.testing.broker.scripted import frames_of
 from cometmq.testing.broker.scripts import Step, frame
@@ -61,9 +61,9 @@ def test_a_slow_machine_changes_nothing_that_is_compared(monkeypatch):
     steps = Script(166067721, oddity=1.0).write(turns=25)
     quick = run(CASES["IPv6"], steps, lane=False)
     seconds = itertools.count()
-    for module in (dispatch, starts, turns):
+    for module in (dispatch, turns):
         monkeypatch.setattr(module, "monotonic", lambda: float(next(seconds)))
-    for module in (intake, room, starts, turns):
+    for module in (intake, room, turns):
         monkeypatch.setattr(module, "thread_time", lambda: float(next(seconds)))
     assert run(CASES["IPv6"], steps, lane=False) == quick
 

@@ -25,7 +25,7 @@ from cometmq.remoting.frame import FRAME_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.frames import FRAME_PATIENCE_MS
-from cometmq.remoting.transport.handshakes import (
+from cometmq.remoting.transport.peer.tls_state import (
     HANDSHAKE_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     HOST_MIN,

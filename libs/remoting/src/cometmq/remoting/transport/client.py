@@ -26,13 +26,12 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.raw import Body
 from cometmq.remoting.transport.addresses import parse_address
-from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks, InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.client_intake import ClientIntake
 from cometmq.remoting.transport.protocol import Parts, PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.stats import TransportStats
-from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch
 from cometmq.remoting.transport.tls_contexts import (
     WatchedContext,
@@ -98,17 +97,9 @@ class RemotingClient:
         self._on_close = on_close
         self._hub = Hub(codec, settings, clock_ms=clock_ms, log=log, on_close=self._closed)
         self._encoder = codec.encoder
-        self._tasks = TaskSet(log)
+        self._tasks = self._hub.tasks
         self._certificates = CertificateWatch(self._tasks, log)
-        self._dispatcher = Dispatcher(
-            handlers or {},
-            context,
-            Hooks(),
-            in_flight=InFlight(settings.in_flight_max, settings.in_flight_max, self._hub.stats),
-            tasks=self._tasks,
-            stats=self._hub.stats,
-            log=log,
-        )
+        self._dispatcher = Dispatcher(handlers or {}, context, Hooks(), self._hub)
         self._peers: dict[str, PeerProtocol] = {}
         self._retiring: set[PeerProtocol] = set()
         self._connecting: dict[str, _Turns] = {}

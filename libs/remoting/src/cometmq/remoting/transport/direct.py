@@ -12,7 +12,7 @@ Invariants
     - A connection joins when its first plain bytes arrive; its transport then stops reading. One
       with TLS joins only if native code serves its session, after the end of the handshake is sent.
     - A TLS record is written where it is encrypted, so records keep their order.
-    - A connection leaves for good soon after its input ends or fails (`Ends`), so that its
+    - A connection leaves for good soon after its input ends or fails (`Turns.end`), so that its
       transport detects the end itself. It also leaves before the transport closes the socket,
       because the next connection may reuse the file descriptor.
     - Nothing is written directly while the transport has unsent output, so bytes keep their order.
@@ -25,7 +25,6 @@ import select
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from cometmq.remoting.transport.dispatch import InFlight
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import (
@@ -72,11 +71,11 @@ class Replies(Protocol):
 class DirectIO:
     """The connections of one server that are read and written directly."""
 
-    def __init__(self, hub: Hub, lane: Lane, sockets: Sockets, in_flight: InFlight) -> None:
+    def __init__(self, hub: Hub, lane: Lane, sockets: Sockets) -> None:
         self.sockets = sockets
         self._hub = hub
         self._lane = lane
-        self._in_flight = in_flight
+        self._in_flight = hub.in_flight
         self._write_bytes_max = hub.settings.write_high_water_bytes
         self._peers: dict[int, LanePeer] = {}
         self._epoll: select.epoll | None = None  # opened for the first connection
@@ -162,7 +161,7 @@ class DirectIO:
             reads_on = answered is not None and self._note_answered(answered)
             for peer in ended:
                 self.stop_reading(peer)
-                hub.ends.add(peer, peer.input_ended)
+                hub.turns.end(peer, peer.input_ended)
             if staged is not None or chunks:
                 self._serve_turn(chunks, staged)
                 return

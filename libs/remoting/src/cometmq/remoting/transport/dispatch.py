@@ -23,51 +23,12 @@ from cometmq.remoting import remarks
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
-from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.bodies import weight_of
 from cometmq.remoting.transport.flow.connected import WORKING, Connected
-from cometmq.remoting.transport.flow.starts import Starts, Timed
-from cometmq.remoting.transport.flow.turns import SLICE_S
-from cometmq.remoting.transport.stats import TransportStats
-from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.flow.turns import SLICE_S, Timed
+from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.typed_decode import HeaderFault
-
-
-class InFlight:
-    """Counts the requests in flight, that is unanswered ones, by connection and in total.
-
-    Requests that handlers or lanes answer at once never count, nor do those of closed connections.
-    A large request counts as several (`weight_of`).
-    """
-
-    def __init__(self, one_max: int, total_max: int, stats: TransportStats) -> None:
-        """Allow `one_max` requests in flight for each connection, and `total_max` for all
-        together.
-        """
-        self.one_max = one_max
-        self.total_max = total_max
-        self._stats = stats
-
-    def exceeds(self, peer: Connected, more: int) -> bool:
-        """Return whether this number of further requests would exceed a limit."""
-        is_above = self._stats.in_flight + more > self.total_max
-        return is_above or peer.in_flight + more > self.one_max
-
-    def add(self, peer: Connected, count: int) -> None:
-        """Count requests that will be answered later."""
-        peer.in_flight += count
-        self._stats.in_flight += count
-
-    def answered(self, peer: Connected, count: int = 1) -> None:
-        """Subtract requests of a connection that have been answered."""
-        peer.in_flight -= count
-        self._stats.in_flight -= count
-
-    def forget(self, peer: Connected) -> None:
-        """Subtract all requests of a connection that has ended."""
-        self.answered(peer, peer.in_flight)
-
 
 ContextT = TypeVar("ContextT")
 Answer = Reply | Struct
@@ -134,16 +95,13 @@ class Hooks(Struct, Generic[ContextT], frozen=True):
 class Dispatcher(Generic[ContextT]):
     """Serves the requests of one port: calls their handlers, and sends the results."""
 
-    def __init__(  # noqa: PLR0913  # what serves a port, each by name
+    def __init__(
         self,
         handlers: Mapping[int, Handler[ContextT]],
         context: ContextT,
         hooks: Hooks[ContextT],
+        hub: Hub,
         *,
-        in_flight: InFlight,
-        tasks: TaskSet,
-        stats: TransportStats,
-        log: Log,
         large: Collection[int] = (),
     ) -> None:
         """Requests with the codes in `large` wait while there is no room for their answers."""
@@ -159,11 +117,11 @@ class Dispatcher(Generic[ContextT]):
         self._context = context
         self.after = hooks.after
         self._refused = hooks.refused
-        self.in_flight = in_flight
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
-        self._starts = Starts()
+        self.in_flight = hub.in_flight
+        self._tasks = hub.tasks
+        self._turns = hub.turns
+        self._stats = hub.stats
+        self._log = hub.log
         self._task_weight = 0  # as `weight_of` counts the requests that tasks serve
 
     def serve(  # noqa: C901, PLR0912  # a call for each step would cost a tenth of the loop
@@ -283,7 +241,7 @@ class Dispatcher(Generic[ContextT]):
         """Answer with the result of the work, then call `done`."""
         try:
             try:
-                await self._starts.admitted(peer)
+                await self._turns.admitted(peer)
                 answer = await Timed(work, peer.intake.charge)
             except Exception as error:  # noqa: BLE001  # see the module's head
                 answer = self._error(call, error)

@@ -31,12 +31,11 @@ from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.flow.connected import UNSENT_OUTPUT, Reading
 from cometmq.remoting.transport.flow.turns import BRIEF_S, SLOW_S
-from cometmq.remoting.transport.handshakes import HANDSHAKE_TIMEOUT_MS
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.peer.intake import Intake
 from cometmq.remoting.transport.peer.outlet import Outlet
 from cometmq.remoting.transport.peer.own_requests import OwnRequests
-from cometmq.remoting.transport.peer.tls_state import TlsState
+from cometmq.remoting.transport.peer.tls_state import HANDSHAKE_TIMEOUT_MS, TlsState
 
 
 class Parts(NamedTuple):

@@ -21,7 +21,6 @@ from cometmq.remoting.transport.dispatch import (
     Dispatcher,
     Handler,
     Hooks,
-    InFlight,
     Refused,
 )
 from cometmq.remoting.transport.flow.connected import LEAVING
@@ -34,7 +33,6 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
-from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
 from cometmq.remoting.transport.tls_contexts import TlsEngine
 
@@ -114,7 +112,7 @@ class Server(Generic[ContextT]):
             before_write=before_write,
             save=save,
         )
-        self._tasks = TaskSet(log)
+        self._tasks = self._hub.tasks
         self._listeners: list[asyncio.Server] = []
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
@@ -122,9 +120,6 @@ class Server(Generic[ContextT]):
             self._hub.loop, self._hub.peers, lambda peer: peer.check(self._hub.now_ms())
         )
         self._check_timer: asyncio.Handle | None = None
-        self._in_flight = InFlight(
-            settings.in_flight_per_connection_max, settings.in_flight_max, self._hub.stats
-        )
         self._lane: Lane | None = None
         self._direct: DirectIO | None = None
 
@@ -154,14 +149,7 @@ class Server(Generic[ContextT]):
         """
         handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
         dispatcher = Dispatcher(
-            handlers,
-            self._context,
-            self._hooks,
-            in_flight=self._in_flight,
-            tasks=self._tasks,
-            stats=self._hub.stats,
-            log=self._log,
-            large=LARGE_ANSWERS,
+            handlers, self._context, self._hooks, self._hub, large=LARGE_ANSWERS
         )
         dispatcher.is_limited = bool(excluded)
 
@@ -204,7 +192,7 @@ class Server(Generic[ContextT]):
         assert lane is None or not self._hooks.after, "hooks see all answers"
         self._lane = lane
         if lane is not None and sockets is not None and HAS_EPOLL:
-            self._direct = DirectIO(self._hub, lane, sockets, self._in_flight)
+            self._direct = DirectIO(self._hub, lane, sockets)
 
     def use_tls(self, engine: TlsEngine) -> None:
         """Let native code serve the TLS connections that are accepted from now on.

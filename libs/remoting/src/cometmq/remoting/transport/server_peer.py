@@ -116,19 +116,19 @@ class ServerPeer(PeerProtocol):
             hub.places.enter(self)
 
     def eof_received(self) -> bool:
-        """Return True to close the transport soon (`Ends`), not now."""
-        self._hub.ends.add(self, self._transport.close)
+        """Return True to close the transport soon (`Turns.end`), not now."""
+        self._hub.turns.end(self, self._transport.close)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection and fail its pending requests: soon (`Ends`) if the peer has reset
-        it, now if this end closes it.
+        """Remove the connection and fail its pending requests: soon if the peer has reset it, now
+        if this end closes it.
         """
         if not self._is_reset:
             set_reset(self._transport, is_on=False)
         if self.is_open and exc is not None:
             self.is_open = False
-            self._hub.ends.add(self, partial(super().connection_lost, exc))
+            self._hub.turns.end(self, partial(super().connection_lost, exc))
         else:
             super().connection_lost(exc)
 

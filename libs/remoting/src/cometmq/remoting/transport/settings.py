@@ -84,6 +84,10 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Keep reading while unsent output is above the high-water mark. Clients do so because two ends
     that wait for each other to read would wait forever.
     """
+    in_flight_max: int = 65_535
+    """A client's requests that are sent on one connection and not yet answered (the size of
+    RocketMQ's semaphore), or the unanswered requests of all connections of a server.
+    """
     calls_per_turn_max: int = 128
     """Requests of one connection that are served in a row before other connections get a turn. The
     number falls while many connections have a backlog: see `Turns.fell_behind`.
@@ -106,7 +110,6 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     in_flight_per_connection_max: int = 16_384
     """Unanswered requests of one connection; a consumer has one held pull per queue."""
     in_flight_max: int = 131_072
-    """Unanswered requests of all connections together."""
     unsent_total_bytes_max: int | None = 128 * _MIB
     buffered_bytes_max: int = 512 * _MIB
     """Unsent output, incomplete frames and waiting requests of all connections together."""
@@ -122,6 +125,4 @@ class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
     reads_while_unsent: bool = True
     unasked_max: int = 16
     connect_timeout_ms: int = 3_000
-    in_flight_max: int = 65_535
-    """Requests sent on one connection and not yet answered; the size of RocketMQ's semaphore."""
     serialization: Serialization = Serialization.JSON

@@ -29,12 +29,11 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.direct import DirectIO
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InFlight
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
-from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
@@ -164,18 +163,13 @@ class ScriptedBroker:
         load_parser()
         forget_compiled()
         broker.tables.filters.arriving.compiler.note_loaded()
-        self.hub = Hub(
-            Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
-        )
-        self._in_flight = InFlight(
-            server.in_flight_per_connection_max, server.in_flight_max, self.hub.stats
-        )
+        self.hub = Hub(Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG)
         self._dispatcher = self._dispatch(())
         self.lane: BrokerLane | None = open_lane(broker)
         self.direct: DirectIO | None = None
         if is_direct:
             assert self.lane is not None
-            self.direct = DirectIO(self.hub, self.lane, accel.Sockets(), self._in_flight)
+            self.direct = DirectIO(self.hub, self.lane, accel.Sockets())
         Arrivals(broker, self.hub.writes)
         broker.driver.turn.took_long.connect(self.hub.charge)
         self.connections: list[Connected] = []
@@ -196,10 +190,7 @@ class ScriptedBroker:
             {code: handler for code, handler in HANDLERS.items() if code not in excluded},
             self.broker,
             hooks,
-            in_flight=self._in_flight,
-            tasks=TaskSet(NO_LOG),
-            stats=self.hub.stats,
-            log=self._log,
+            self.hub,
         )
         dispatcher.is_limited = bool(excluded)
         return dispatcher

@@ -8,11 +8,11 @@ from typing import Final
 from unittest import mock
 
 from cometmq.remoting.transport import dispatch
-from cometmq.remoting.transport.flow import room, starts, turns
+from cometmq.remoting.transport.flow import room, turns
 
 _LIMITS = (
     *((turns, name) for name in ("SLICE_S", "SLOW_S", "_TURN_S", "_LONG_S", "_BUSY_S")),
-    *((starts, name) for name in ("_SHORT_S", "_LONG_S")),
+    *((turns, name) for name in ("_SHORT_TURN_S", "_LONG_TURN_S")),
     (dispatch, "SLICE_S"),
     (room, "_TURN_S"),
 )

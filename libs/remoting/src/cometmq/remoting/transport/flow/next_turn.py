@@ -3,14 +3,11 @@
 
 Some of it concerns thousands of connections, of which a turn treats a limited number. A visit takes
 1 to 2 us of processor time, so one look at the 20,000 connections of a broker would hold the loop
-for 40 ms (`Walk`). Ending a connection takes about 0.1 ms, and thousands may end in the same turn,
-because of a stranger or a network device; at once, 15,000 of them would hold up all other
-connections for more than a second (`Ends`).
+for 40 ms (`Walk`).
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import islice
@@ -48,43 +45,6 @@ class NextTurn(ABC):
         except Exception as error:  # noqa: BLE001  # the other connections must get their turn
             self._loop.call_exception_handler({"message": fault, "exception": error})
             peer.abort()
-
-
-ENDS_PER_TURN: Final = 16
-_PARTS: Final = 32  # a turn ends 1/32 of what waits or more; a flood adds less in that time
-
-
-class Ends(NextTurn):
-    """Ends a limited number of connections in each turn of the loop, the first ones at once."""
-
-    __slots__ = ("_left", "_waiting", "all_ended")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self.all_ended = asyncio.Event()
-        """Set when the last connection has been removed."""
-        self._left = ENDS_PER_TURN
-        self._waiting: deque[tuple[Connected, Callable[[], None]]] = deque()
-
-    def add(self, peer: Connected, end: Callable[[], None]) -> None:
-        """Call `end` now, or in a later turn of the loop."""
-        self._schedule()
-        if self._left > 0:
-            self._left -= 1
-            end()
-        else:
-            self._waiting.append((peer, end))
-
-    def _run(self) -> None:
-        waiting = self._waiting
-        self._left = ENDS_PER_TURN
-        if not waiting:
-            return
-        self._schedule()
-        for _ in range(min(len(waiting), max(ENDS_PER_TURN, len(waiting) // _PARTS))):
-            peer, end = waiting.popleft()
-            self._left -= 1
-            self._guard(peer, end, "a connection cannot be ended")
 
 
 VISITS_PER_TURN: Final = 1_000

@@ -1,32 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which connections with waiting requests are served; does no I/O itself.
+"""The order in which connections get the loop; does no I/O itself.
 
-A limit on the number of requests served in a row does not protect other connections from requests
-that take long: twenty connections with one request of 100 ms each would occupy the loop for two
-seconds. Serving is therefore timed. A connection whose requests repeatedly take long is served only
-from a queue, and each turn of the loop spends a limited time on that queue. When a turn has taken
-long, all bytes that arrive in the same turn wait in the queues.
+All that waits for a later turn of the loop waits in a queue of one of the kinds below. In each
+turn, each kind gets a limited number or time, and serves at least one connection, so that none
+starves. In each queue, accounts (or addresses) take turns.
 
-There are three queues, by the rank of their connections: KNOWN (fast ones) first, then NEW, then
-SLOW. A turn serves at least one connection of each queue, so that none starves. In each queue,
-accounts (or addresses) take turns: the system may interrupt the program while it serves a fast
-connection, which then counts as slow, and would wait for each of a flood's connections. While a
-slow connection takes long, the number of its requests that are served in a row is reduced.
+Ends
+    Ending a connection takes about 0.1 ms, and thousands may end in the same turn, because of a
+    stranger or a network device; at once, 15,000 of them would hold up all other connections for
+    more than a second.
 
-Work that requests stage for later, above all a commit, is charged to the connections afterwards
-(`Hub.charge`), because it runs after their requests have returned; so are searches (`Peer.charge`).
+Handshakes
+    A signature with an RSA key takes about a millisecond. While a handshake waits, nothing more is
+    read from its connection.
 
-While connections wait, only processor time counts: on a busy machine, the system interrupts fast
-requests, too.
+Requests
+    A limit on the number of requests served in a row does not protect other connections from
+    requests that take long: twenty connections with one request of 100 ms each would occupy the
+    loop for two seconds. Serving is therefore timed. A connection whose requests repeatedly take
+    long is served only from a queue. When a turn has taken long, all bytes that arrive in the same
+    turn wait in the queues, by the rank of their connections: KNOWN (fast ones) first, then NEW,
+    then SLOW. Accounts take turns because the system may interrupt the program while it serves a
+    fast connection, which then counts as slow, and would wait for each of a flood's connections.
+    While a slow connection takes long, fewer of its requests are served in a row.
+
+    Work that requests stage for later, above all a commit, is charged to the connections afterwards
+    (`Hub.charge`), because it runs after their requests have returned; so are searches
+    (`Peer.charge`), and the later steps of slow handlers (`Timed`).
+
+    While connections wait, only processor time counts: on a busy machine, the system interrupts
+    fast requests, too.
+
+Starts
+    Creating a task for a slow handler takes little time, but its first step may take milliseconds.
+    The number of handlers that may start in a turn doubles while turns are short, and halves when
+    they are long. However long the turns take, at least one handler starts after each pause of
+    50 ms; one that has waited for WAIT_S_MAX is refused. With one queue for all, an account that
+    had 1,800 handlers of 2 ms waiting delayed another's answers by 8 s.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from math import inf
 from time import monotonic, thread_time
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
+from cometmq.remoting import remarks
+from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.fair_queue import FairQueue
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 from cometmq.remoting.transport.flow.next_turn import NextTurn
 from cometmq.remoting.transport.flow.places import requester_of
 
@@ -36,6 +58,21 @@ NEW: Final = 1
 """The rank of connections about which nothing is known."""
 SLOW: Final = 2
 """The rank of connections whose requests take long."""
+ENDS: Final = 3
+HANDSHAKES: Final = 4
+STARTS: Final = 5
+_FAULTS: Final = (
+    *("waiting requests cannot be served",) * 3,
+    "a connection cannot be ended",
+    "a handshake cannot be continued",
+    "a handler cannot start",
+)
+
+ENDS_PER_TURN: Final = 16
+_PARTS: Final = 32  # a turn ends 1/32 of what waits or more; a flood adds less in that time
+_IN_ORDER: Final = Requester(None)
+_HANDSHAKES_S: Final = 0.005
+"""The time for handshakes in one turn of the loop; the last one may end later."""
 
 SLICE_S: Final = 0.002
 """How long the requests of one connection are served in a row; the last one may end later."""
@@ -59,6 +96,13 @@ _BUSY_S: Final = 0.01
 """After this time, all bytes that arrive in the same turn wait in the queues, where accounts take
 turns: otherwise, an account would be served as often as it has connections.
 """
+
+WAIT_S_MAX: Final = 3.0
+_RATE_MAX: Final = 256
+_SHORT_TURN_S: Final = 0.005
+_LONG_TURN_S: Final = 0.010
+_PAUSE_S: Final = 0.050
+"""One handler starts after this pause, however long the turns are."""
 
 
 class Pace:
@@ -107,15 +151,21 @@ class Pace:
 
 
 class Turns(NextTurn):
-    """Serves the connections of one server or client that wait for their turn."""
+    """The queues of one server or client."""
 
     __slots__ = (
+        "_admitted_s",
         "_behind_count",
         "_busy_s",
         "_calls_most",
+        "_ends_left",
         "_known_s",
         "_queues",
+        "_shaken_s",
         "_spent_s",
+        "_start_rate",
+        "_started_s",
+        "_starts_left",
         "asking_much",
         "calls_max",
         "clock",
@@ -128,8 +178,13 @@ class Turns(NextTurn):
         self.calls_max = calls_max
         """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
-        self._queues: tuple[FairQueue[Connected], ...] = (FairQueue(), FairQueue(), FairQueue())
-        self._spent_s = self._busy_s = 0.0
+        self._queues: tuple[FairQueue[tuple[Connected, Callable[[], None]]], ...] = tuple(
+            FairQueue() for _ in _FAULTS
+        )
+        self._spent_s = self._busy_s = self._shaken_s = self._started_s = 0.0
+        self._ends_left = ENDS_PER_TURN
+        self._start_rate = self._starts_left = 16
+        self._admitted_s: float | None = None  # when handlers first asked to start in this turn
         self._known_s = 0.0  # the processor time of this thread when it was read last
         self.clock: Callable[[], float] = monotonic
         """Measures how long received bytes are served. While connections wait, it is the processor
@@ -152,10 +207,59 @@ class Turns(NextTurn):
         share = most * _LONG_TURNS // max(_LONG_TURNS, self._behind_count)
         self.calls_max = max(share, min(most, _CALLS_MIN))
 
-    def add(self, peer: Connected, rank: int) -> None:
-        """Let a connection catch up in a later turn of the loop."""
-        self._queues[rank].put(requester_of(peer), peer)
+    def add(self, kind: int, peer: Connected, step: Callable[[], None]) -> None:
+        """Call `step` in a later turn of the loop; if it raises an exception, the connection ends.
+
+        A KNOWN, NEW or SLOW connection catches up.
+        """
+        self._queues[kind].put(_IN_ORDER if kind == ENDS else requester_of(peer), (peer, step))
         self._schedule()
+
+    def end(self, peer: Connected, step: Callable[[], None]) -> None:
+        """End a connection: the first ones of this turn of the loop now, the others later."""
+        if self._ends_left > 0:
+            self._ends_left -= 1
+            self._schedule()
+            step()
+        else:
+            self.add(ENDS, peer, step)
+
+    @property
+    def may_shake(self) -> bool:
+        """Whether a handshake may continue now: there is time left in this turn, and no other
+        waits.
+        """
+        return self._shaken_s < _HANDSHAKES_S and not self._queues[HANDSHAKES]
+
+    def note_shaken(self, spent_s: float) -> None:
+        """Count the time that a handshake has taken."""
+        self._shaken_s += spent_s
+        self._schedule()
+
+    async def admitted(self, peer: Connected) -> None:
+        """Wait until a slow handler of the peer may start; raise SystemBusy if that takes too
+        long.
+        """
+        waiting = self._queues[STARTS]
+        if self._admitted_s is None:
+            self._admitted_s = thread_time()
+        self._schedule()
+        if self._starts_left > 0 and not waiting:
+            self._starts_left -= 1
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.add(STARTS, peer, lambda: self._start(future))
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await future
+        except TimeoutError:
+            waited_ms, count = int(WAIT_S_MAX * 1000), len(waiting)
+            raise SystemBusy(remarks.queue_timeout(in_queue=count, waited_ms=waited_ms)) from None
+
+    def _start(self, future: asyncio.Future[None]) -> None:
+        if not future.done():  # the task may have been cancelled
+            future.set_result(None)
+            self._starts_left -= 1
 
     def worked(self, spent_s: float) -> float:
         """Return how much of a time that has just passed the program has worked, at most as much as
@@ -178,16 +282,84 @@ class Turns(NextTurn):
 
     def _run(self) -> None:
         self._known_s = thread_time()
-        end_s = self._known_s + _TURN_S - self._spent_s
-        for queue in self._queues:
-            for _ in range(len(queue)):
-                peer = queue.pop()
-                self._guard(peer, peer.intake.catch_up, "waiting requests cannot be served")
-                if thread_time() > end_s:
-                    break
+        self._shaken_s = 0.0
+        queues, self._ends_left = self._queues, ENDS_PER_TURN
+        if queues[ENDS]:
+            count = max(ENDS_PER_TURN, len(queues[ENDS]) // _PARTS)
+            self._ends_left -= self._serve(ENDS, inf, count)
+        if queues[HANDSHAKES]:
+            self._serve(HANDSHAKES, thread_time() + _HANDSHAKES_S)
+        end_s = thread_time() + _TURN_S - self._spent_s
+        for rank in (KNOWN, NEW, SLOW):
+            self._serve(rank, end_s)
         self._spent_s = self._busy_s = 0.0
         self.is_long = False
-        is_waiting = any(self._queues)
-        self.clock = thread_time if is_waiting else monotonic
-        if is_waiting:
+        if self._admitted_s is not None:
+            self._start_some(thread_time() - self._admitted_s)
+        self.clock = thread_time if any(queues[:3]) else monotonic
+        if any(queues) or self._admitted_s is not None:
             self._schedule()
+
+    def _serve(self, kind: int, end_s: float, most: int | None = None) -> int:
+        """Take steps of a kind, at least one if any waits; return how many."""
+        queue = self._queues[kind]
+        count = min(len(queue), len(queue) if most is None else most)
+        for number in range(1, count + 1):
+            peer, step = queue.pop()
+            self._guard(peer, step, _FAULTS[kind])
+            if thread_time() > end_s:
+                return number
+        return count
+
+    def _start_some(self, turn_s: float) -> None:
+        """Let handlers start; `turn_s` is how long the last ones have taken."""
+        waiting, now_s = self._queues[STARTS], monotonic()
+        if turn_s > _LONG_TURN_S:
+            self._start_rate //= 2
+        elif turn_s < _SHORT_TURN_S:
+            self._start_rate = min(max(1, self._start_rate * 2), _RATE_MAX)
+        self._starts_left = self._start_rate
+        if waiting and not self._starts_left and now_s - self._started_s > _PAUSE_S:
+            self._starts_left = 1
+        self._admitted_s = thread_time() if waiting else None
+        while self._starts_left > 0 and waiting:
+            self._serve(STARTS, inf, 1)
+            self._started_s = now_s
+
+
+T = TypeVar("T")
+
+
+class Timed(Generic[T]):
+    """Slow work whose time is reported whenever it adds up to `SLOW_S`."""
+
+    __slots__ = ("_charge", "_spent_s", "_work")
+
+    def __init__(self, work: Awaitable[T], charge: Callable[[float], None]) -> None:
+        self._work = work
+        self._charge = charge
+        self._spent_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self._work.__await__()
+        error: BaseException | None = None
+        while True:
+            began_s = thread_time()
+            try:
+                waits_for = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                error = None
+                self._note(thread_time() - began_s)
+            try:
+                yield waits_for
+            except BaseException as thrown:  # noqa: BLE001  # the work handles it
+                error = thrown
+
+    def _note(self, spent_s: float) -> None:
+        self._spent_s += spent_s
+        if self._spent_s > SLOW_S:
+            self._charge(self._spent_s)
+            self._spent_s = 0.0

@@ -165,7 +165,7 @@ class Intake:
         """Postpone the remaining requests, so that other connections get their turn first."""
         self._hub.turns.fell_behind(1)
         self._reading.pause(BACKLOG)
-        self._hub.turns.add(self._peer, self.pace.rank)
+        self._hub.turns.add(self.pace.rank, self._peer, self.catch_up)
 
     def catch_up(self) -> None:
         """Serve requests that have waited for their turn."""

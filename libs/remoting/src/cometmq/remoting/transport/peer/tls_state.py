@@ -14,11 +14,8 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import end_of_frames
 from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.flow.connected import HANDSHAKE, LEAVING, Connected
-from cometmq.remoting.transport.handshakes import (
-    HANDSHAKE_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    Handshake,
-)
+from cometmq.remoting.transport.flow.places import host_of
+from cometmq.remoting.transport.flow.turns import HANDSHAKES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.tls import (
     NO_TLS_ALERT,
@@ -31,6 +28,29 @@ from cometmq.remoting.transport.tls import (
 _TLS_HANDSHAKE: Final = 0x16
 REFUSED_FRAMES_MAX: Final = 128
 """Number of frames in one chunk of a refused connection above which nothing more is read."""
+HANDSHAKE_BYTES_MAX: Final = 128 * 1024
+"""Number of bytes that a peer may send before its handshake is complete; certificate chains take
+most of them.
+"""
+HANDSHAKE_TIMEOUT_MS: Final = 10_000
+"""How long a handshake may take, not counting the time in which it waits for its turn."""
+HOST_SHARE: Final = 4
+HOST_MIN: Final = 16
+"""A host may have incomplete handshakes on a quarter of the connections, or this many."""
+
+
+class Handshake:
+    """The state of one incomplete handshake."""
+
+    __slots__ = ("begun_ms", "is_due", "received_bytes", "waiting")
+
+    def __init__(self, begun_ms: int) -> None:
+        self.begun_ms = begun_ms
+        self.received_bytes = 0
+        self.waiting = b""
+        """Received bytes that wait for a turn."""
+        self.is_due = False
+        """Whether the connection has its turn now, in which the waiting bytes are processed."""
 
 
 class TlsState:
@@ -106,33 +126,34 @@ class TlsState:
 
     # The handshake
 
-    @property
-    def _host_name(self) -> str:
-        return self._peer.address.rpartition(":")[0]
-
     def _begin_handshake(self) -> None:
-        if not self._hub.handshakes.begin(self._host_name):
+        counts, host = self._hub.handshakes, host_of(self._peer)
+        if counts[host] >= max(self._hub.places.connections_max // HOST_SHARE, HOST_MIN):
             raise RemoteProtocolError("too many incomplete TLS handshakes from this host")
+        counts[host] += 1
         self._handshake = Handshake(self._hub.now_ms())
         self.is_sealed = True
 
     def end_handshake(self) -> None:
         """Forget a handshake that is complete, or whose connection has ended."""
         if self._handshake is not None:
+            counts, host = self._hub.handshakes, host_of(self._peer)
             self._handshake = None
-            self._hub.handshakes.end(self._host_name)
+            counts[host] -= 1
+            if not counts[host]:
+                del counts[host]
 
     def _shake(self, handshake: Handshake, data: bytes) -> bytes:
         """Continue the handshake now, or let the bytes wait for a later turn of the loop."""
-        handshakes = self._hub.handshakes
+        turns = self._hub.turns
         handshake.received_bytes += len(data)
         if handshake.received_bytes > HANDSHAKE_BYTES_MAX:
             raise RemoteProtocolError(
                 f"the TLS handshake has more than {HANDSHAKE_BYTES_MAX} bytes"
             )
-        if handshake.waiting or not (handshake.is_due or handshakes.may_continue):
+        if handshake.waiting or not (handshake.is_due or turns.may_shake):
             if not handshake.waiting:
-                handshakes.wait(self._host_name, self._peer, self.shake_on)
+                turns.add(HANDSHAKES, self._peer, self.shake_on)
                 self._peer.reading.pause(HANDSHAKE)
             handshake.waiting += data
             return b""
@@ -141,7 +162,7 @@ class TlsState:
         try:
             return self._decrypt(self.pipe, data)
         finally:
-            handshakes.note(monotonic() - begun)
+            turns.note_shaken(monotonic() - begun)
             if self.pipe.is_ready:
                 self.end_handshake()
 
