@@ -11,6 +11,7 @@ brokers serve in practice: 10,000 topics and 20,000 groups take a fifth of them.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from cometmq.remoting.codes import ResponseCode
@@ -21,133 +22,124 @@ from cometmq.runtime.limits import Limit, Limits, Scope, address_peer
 REFUSED: Final = "The request is refused."
 PARTLY: Final = "The group is refused; the other groups of the heartbeat are registered."
 
-TOPICS: Final = Limit(
-    "topics", "Topics, with retry and dead-letter topics", Scope.TOTAL, REFUSED,
-    "topicsMax", lambda s: s.topics_max,
-    answer=ResponseCode.TOPIC_NOT_EXIST,
+
+def _limit(
+    name: str,
+    counts: str,
+    scope: Scope = Scope.TOTAL,
+    above: str = REFUSED,
+    code: ResponseCode | None = None,
+    *,
+    fixed: int = 0,
+) -> Limit:
+    """Return a limit that is `fixed`, or else the value of its setting: `<name>Max`.
+
+    The code that refuses an entry is SYSTEM_BUSY for a limit in total, which may pass, otherwise
+    SYSTEM_ERROR.
+    """
+    usual = ResponseCode.SYSTEM_BUSY if scope is Scope.TOTAL else ResponseCode.SYSTEM_ERROR
+    limit = Limit(name, counts, scope, above, fixed=fixed, answer=code or usual)
+    first, *words = name.split("_")
+    setting = "".join((first, *map(str.title, words), "Max"))
+    return limit if fixed else limit._replace(setting=setting, bound=attrgetter(f"{name}_max"))
+
+
+TOPICS: Final = _limit(
+    "topics", "Topics, with retry and dead-letter topics", code=ResponseCode.TOPIC_NOT_EXIST
+)
+QUEUES: Final = _limit("queues", "Queues of all topics", code=ResponseCode.TOPIC_NOT_EXIST)
+GROUPS: Final = _limit("groups", "Consumer groups", code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+OFFSETS: Final = _limit(
+    "offsets", "Committed offsets",
+    above="The commit is refused; a pull that carries it is answered.",
 )  # fmt: skip
-QUEUES: Final = Limit(
-    "queues", "Queues of all topics", Scope.TOTAL, REFUSED,
-    "queuesMax", lambda s: s.queues_max, answer=ResponseCode.TOPIC_NOT_EXIST,
-)  # fmt: skip
-GROUPS: Final = Limit(
-    "groups", "Consumer groups", Scope.TOTAL, REFUSED, "groupsMax", lambda s: s.groups_max,
-    answer=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-)  # fmt: skip
-OFFSETS: Final = Limit(
-    "offsets", "Committed offsets", Scope.TOTAL,
-    "The commit is refused; a pull that carries it is answered.",
-    "offsetsMax", lambda s: s.offsets_max,
-    answer=ResponseCode.SYSTEM_BUSY,
-)  # fmt: skip
-GROUP_OFFSETS: Final = Limit(
-    "group_offsets", "Committed offsets of one group", Scope.GROUP, OFFSETS.above,
-    "groupOffsetsMax", lambda s: s.group_offsets_max, answer=ResponseCode.SYSTEM_BUSY,
-)  # fmt: skip
-UNKNOWN_OFFSETS: Final = Limit(
+GROUP_OFFSETS: Final = _limit(
+    "group_offsets",
+    "Committed offsets of one group",
+    Scope.GROUP,
+    OFFSETS.above,
+    ResponseCode.SYSTEM_BUSY,
+)
+UNKNOWN_OFFSETS: Final = _limit(
     "unknown_offsets", "Committed offsets of groups, topics and queues that do not exist",
-    Scope.TOTAL, OFFSETS.above,
-    "unknownOffsetsMax", lambda s: s.unknown_offsets_max, answer=ResponseCode.SYSTEM_BUSY,
+    above=OFFSETS.above,
 )  # fmt: skip
-QUEUE_LOCKS: Final = Limit(
-    "queue_locks", "Queues locked by orderly consumers", Scope.TOTAL,
-    "Queues above the limit are not locked. If the client locks none, the request is refused;"
+QUEUE_LOCKS: Final = _limit(
+    "queue_locks", "Queues locked by orderly consumers",
+    above="Queues above the limit are not locked. If the client locks none, the request is refused;"
     " otherwise the remark names the limit.",
-    "queueLocksMax", lambda s: s.queue_locks_max, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
-LOCK_ITEMS: Final = Limit(
-    "lock_items", "Queues in one request that locks or unlocks", Scope.REQUEST, REFUSED,
-    "lockItemsMax", lambda s: s.lock_items_max, answer=ResponseCode.SYSTEM_ERROR,
-)  # fmt: skip
-LOCK_NAMES: Final = Limit(
-    "lock_names", "Characters of a name in a request that locks queues", Scope.REQUEST, REFUSED,
-    fixed=255, answer=ResponseCode.SYSTEM_ERROR,
-)  # fmt: skip
-REGISTRATIONS: Final = Limit(
+LOCK_ITEMS: Final = _limit(
+    "lock_items", "Queues in one request that locks or unlocks", Scope.REQUEST
+)
+LOCK_NAMES: Final = _limit(
+    "lock_names", "Characters of a name in a request that locks queues", Scope.REQUEST, fixed=255
+)
+REGISTRATIONS: Final = _limit(
     "registrations", "Groups of connected producers and consumers, counted per connection",
-    Scope.TOTAL, PARTLY,
-    "registrationsMax", lambda s: s.registrations_max, answer=ResponseCode.SYSTEM_BUSY,
+    above=PARTLY,
 )  # fmt: skip
-CONNECTION_REGISTRATIONS: Final = Limit(
-    "connection_registrations", "Groups registered by one connection", Scope.CONNECTION, PARTLY,
-    "connectionRegistrationsMax", lambda s: s.connection_registrations_max,
-    answer=ResponseCode.SYSTEM_ERROR,
-)  # fmt: skip
-CLIENT_ID_CHARS: Final = Limit(
-    "client_id_chars", "Characters of a client id", Scope.REQUEST, REFUSED, fixed=255,
-    answer=ResponseCode.SYSTEM_ERROR,
-)  # fmt: skip
-HEARTBEAT_ITEMS: Final = Limit(
-    "heartbeat_items", "Groups and topics of heartbeats that are being registered", Scope.TOTAL,
-    REFUSED, fixed=200_000, answer=ResponseCode.SYSTEM_BUSY,  # each takes about 500 bytes
-)  # fmt: skip
-HEARTBEAT_GROUPS: Final = Limit(
-    "heartbeat_groups", "Groups in one heartbeat", Scope.REQUEST, REFUSED,
-    "heartbeatGroupsMax", lambda s: s.heartbeat_groups_max,
-    answer=ResponseCode.SYSTEM_ERROR,
-)  # fmt: skip
-GROUP_SUBSCRIPTIONS: Final = Limit(
-    "group_subscriptions", "Topics to which one group subscribes", Scope.GROUP, PARTLY,
-    "groupSubscriptionsMax", lambda s: s.group_subscriptions_max, answer=ResponseCode.SYSTEM_ERROR,
-)  # fmt: skip
-SUBSCRIPTION_BYTES: Final = Limit(
+CONNECTION_REGISTRATIONS: Final = _limit(
+    "connection_registrations", "Groups registered by one connection", Scope.CONNECTION, PARTLY
+)
+CLIENT_ID_CHARS: Final = _limit(
+    "client_id_chars", "Characters of a client id", Scope.REQUEST, fixed=255
+)
+HEARTBEAT_ITEMS: Final = _limit(  # each takes about 500 bytes
+    "heartbeat_items", "Groups and topics of heartbeats that are being registered", fixed=200_000
+)
+HEARTBEAT_GROUPS: Final = _limit("heartbeat_groups", "Groups in one heartbeat", Scope.REQUEST)
+GROUP_SUBSCRIPTIONS: Final = _limit(
+    "group_subscriptions", "Topics to which one group subscribes", Scope.GROUP, PARTLY
+)
+SUBSCRIPTION_BYTES: Final = _limit(
     "subscription_bytes", "Bytes of the subscriptions and client ids in registrations",
-    Scope.TOTAL, PARTLY,
-    "subscriptionBytesMax", lambda s: s.subscription_bytes_max, answer=ResponseCode.SYSTEM_BUSY,
+    above=PARTLY,
 )  # fmt: skip
-CONNECTION_SUBSCRIPTION_BYTES: Final = Limit(
+CONNECTION_SUBSCRIPTION_BYTES: Final = _limit(
     "connection_subscription_bytes", "Bytes of the subscriptions that one connection registers",
     Scope.CONNECTION, PARTLY,
-    "connectionSubscriptionBytesMax", lambda s: s.connection_subscription_bytes_max,
-    answer=ResponseCode.SYSTEM_ERROR,
 )  # fmt: skip
-FILTERS: Final = Limit(
-    "filters", "SQL92 filters, with those of groups that left in the last day", Scope.TOTAL,
-    "The filter is refused, and the group's pulls with it; the registrations remain.",
-    "filtersMax", lambda s: s.filters_max, answer=ResponseCode.SYSTEM_BUSY,
+FILTERS: Final = _limit(
+    "filters", "SQL92 filters, with those of groups that left in the last day",
+    above="The filter is refused, and the group's pulls with it; the registrations remain.",
 )  # fmt: skip
-FILTER_CHARS: Final = Limit(
-    "filter_chars", "Characters of all SQL92 filters", Scope.TOTAL, FILTERS.above,
-    "filterCharsMax", lambda s: s.filter_chars_max, answer=ResponseCode.SYSTEM_BUSY,
-)  # fmt: skip
-HEARTBEAT_FILTER_CHARS: Final = Limit(
+FILTER_CHARS: Final = _limit("filter_chars", "Characters of all SQL92 filters", above=FILTERS.above)
+HEARTBEAT_FILTER_CHARS: Final = _limit(  # compiling them takes about 0.1 s
     "heartbeat_filter_chars", "Characters of the SQL92 filters in one heartbeat", Scope.REQUEST,
-    REFUSED, fixed=32_768, answer=ResponseCode.SYSTEM_ERROR,  # compiling them takes about 0.1 s
+    fixed=32_768,
 )  # fmt: skip
-LIST_ITEMS: Final = Limit(
+LIST_ITEMS: Final = _limit(
     "list_items", "Topics or groups in one request that creates or changes them", Scope.REQUEST,
-    REFUSED, fixed=1_000, answer=ResponseCode.SYSTEM_ERROR,
+    fixed=1_000,
 )  # fmt: skip
-BATCH_MESSAGES: Final = Limit(
-    "batch_messages", "Messages in one batch", Scope.REQUEST, REFUSED,
-    "batchMessagesMax", lambda s: s.batch_messages_max,
-    answer=ResponseCode.MESSAGE_ILLEGAL,
-)  # fmt: skip
-BATCH_KEYS: Final = Limit(
-    "batch_keys", "Keys of all messages in one batch", Scope.REQUEST, REFUSED, fixed=262_144,
-    answer=ResponseCode.MESSAGE_ILLEGAL,  # four of each message in the largest batch
-)  # fmt: skip
-BATCH_PROPERTY_CHARS: Final = Limit(
+BATCH_MESSAGES: Final = _limit(
+    "batch_messages", "Messages in one batch", Scope.REQUEST, code=ResponseCode.MESSAGE_ILLEGAL
+)
+BATCH_KEYS: Final = _limit(  # four of each message in the largest batch
+    "batch_keys",
+    "Keys of all messages in one batch",
+    Scope.REQUEST,
+    code=ResponseCode.MESSAGE_ILLEGAL,
+    fixed=262_144,
+)
+BATCH_PROPERTY_CHARS: Final = _limit(
     "batch_property_chars",
     "Characters of the properties in one batch, with those of the request for each message",
-    Scope.REQUEST, REFUSED, fixed=32 << 20, answer=ResponseCode.MESSAGE_ILLEGAL,
+    Scope.REQUEST, code=ResponseCode.MESSAGE_ILLEGAL, fixed=32 << 20,
 )  # fmt: skip
-BATCH_BYTES: Final = Limit(
-    "batch_bytes", "Bytes of large batches that are being read", Scope.TOTAL, REFUSED,
-    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
-)  # fmt: skip
-QUESTIONS: Final = Limit(
-    "questions", "Questions for the offsets of consumers that wait for an answer", Scope.TOTAL,
-    REFUSED, fixed=50_000, answer=ResponseCode.SYSTEM_BUSY,  # one for each member of a group
-)  # fmt: skip
-REPLY_BYTES: Final = Limit(
-    "reply_bytes", "Bytes of the replies that are being handed over", Scope.TOTAL, REFUSED,
-    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
-)  # fmt: skip
-COPY_BYTES: Final = Limit(
+BATCH_BYTES: Final = _limit(
+    "batch_bytes", "Bytes of large batches that are being read", fixed=128 << 20
+)
+QUESTIONS: Final = _limit(  # one for each member of a group
+    "questions", "Questions for the offsets of consumers that wait for an answer", fixed=50_000
+)
+REPLY_BYTES: Final = _limit(
+    "reply_bytes", "Bytes of the replies that are being handed over", fixed=128 << 20
+)
+COPY_BYTES: Final = _limit(
     "copy_bytes", "Bytes of messages that are sent back, or whose transactions end, until their"
-    " copies are stored", Scope.TOTAL, REFUSED,
-    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+    " copies are stored", fixed=128 << 20,
 )  # fmt: skip
 SAME_QUEUE_MAX: Final = 256
 """Maximum number of held pulls of one queue and one connection; a client has one per group."""
@@ -160,55 +152,19 @@ HELD_PULLS: Final = Limit(
     " oldest.",
     "pullThreadPoolQueueCapacity", lambda s: s.pull_thread_pool_queue_capacity,
 )  # fmt: skip
-RECALLED: Final = Limit(
-    "recalled", "Recalled messages whose delay has not passed", Scope.TOTAL, REFUSED,
-    "recalledMax", lambda s: s.recalled_max, answer=ResponseCode.SYSTEM_BUSY,
-)  # fmt: skip
-JOURNAL_BYTES: Final = Limit(
-    "journal_bytes", "Bytes of the journal of the tables since their last save", Scope.TOTAL,
-    "Commits and new entries are refused until the tables are saved; a pull that carries a commit"
-    " is answered.",
-    "journalBytesMax", lambda s: s.journal_bytes_max, answer=ResponseCode.SYSTEM_BUSY,
+RECALLED: Final = _limit("recalled", "Recalled messages whose delay has not passed")
+JOURNAL_BYTES: Final = _limit(
+    "journal_bytes", "Bytes of the journal of the tables since their last save",
+    above="Commits and new entries are refused until the tables are saved; a pull that carries a"
+    " commit is answered.",
 )  # fmt: skip
 STATISTICS: Final = Limit(
     "statistics", "Topics, and groups in topics, with statistics of their own", Scope.TOTAL,
     "Further ones share one set of statistics.", fixed=400_000,
 )  # fmt: skip
 
-LIMITS: Final[tuple[Limit, ...]] = (
-    TOPICS,
-    QUEUES,
-    GROUPS,
-    OFFSETS,
-    GROUP_OFFSETS,
-    UNKNOWN_OFFSETS,
-    QUEUE_LOCKS,
-    LOCK_ITEMS,
-    LOCK_NAMES,
-    REGISTRATIONS,
-    CONNECTION_REGISTRATIONS,
-    CLIENT_ID_CHARS,
-    HEARTBEAT_ITEMS,
-    HEARTBEAT_GROUPS,
-    GROUP_SUBSCRIPTIONS,
-    SUBSCRIPTION_BYTES,
-    CONNECTION_SUBSCRIPTION_BYTES,
-    FILTERS,
-    FILTER_CHARS,
-    HEARTBEAT_FILTER_CHARS,
-    LIST_ITEMS,
-    BATCH_MESSAGES,
-    BATCH_KEYS,
-    BATCH_PROPERTY_CHARS,
-    BATCH_BYTES,
-    QUESTIONS,
-    REPLY_BYTES,
-    COPY_BYTES,
-    HELD_PULLS,
-    RECALLED,
-    JOURNAL_BYTES,
-    STATISTICS,
-)
+LIMITS: Final = tuple(it for it in list(globals().values()) if isinstance(it, Limit))
+"""All of the above."""
 
 
 class JournalState(Protocol):
