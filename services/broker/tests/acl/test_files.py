@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-import asyncio
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from cometmq.broker.acl.check import AccessControl
-from cometmq.broker.acl.files import AclFiles, Change
+from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
@@ -380,7 +379,7 @@ async def test_a_half_written_file_is_not_applied(
     await poll(keeper, worker)
     assert keeper.control.accounts is before
     with pytest.raises(AclFileError, match="changed by another program: try again"):
-        files.change([Change(lambda files: files.delete_account("rocketmq2"))])
+        files.delete_account("rocketmq2")
     files.path.write_text(whole)
     await poll(keeper, worker)
     assert keeper.control.accounts is before
@@ -428,7 +427,7 @@ async def test_a_file_that_has_become_empty_changes_nothing(tmp_path: Path, work
     assert log.names == ["accounts.unreadable"]
     assert keeper.broken == files.path
     with pytest.raises(AclFileError, match="has become empty"):
-        files.change([Change(lambda files: files.delete_account("otherKey1"))])
+        files.delete_account("otherKey1")
     files.path.write_text(whole)
     await poll(keeper, worker)
     await poll(keeper, worker)
@@ -467,34 +466,3 @@ async def test_a_change_is_in_force_before_its_answer(tmp_path: Path, worker: Wo
     with pytest.raises(AclFileError):
         await keeper.change(lambda files: files.set_white_addresses(["?"], None))
     assert list(keeper.control.accounts.by_key) == ["rocketmq2"]
-
-
-async def test_changes_of_one_burst_are_written_once(tmp_path: Path, worker: Worker) -> None:
-    class CountingFiles(OsFiles):
-        write_count = 0
-
-        def write(self, path: Path, data: bytes) -> None:
-            self.write_count += 1
-            super().write(path, data)
-
-    disk = CountingFiles()
-    files = acl_files(tmp_path, files=disk)
-    keeper = kept(files, worker)
-    errors: list[Exception] = []
-
-    async def put(number: int) -> None:
-        account = AclAccount(f"burst-{number:02}", secret_key="" if number == 7 else "12345678")
-        try:
-            await keeper.change(lambda files: files.put_account(account))
-        except (AclError, AclFileError) as error:
-            errors.append(error)
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(20):
-            group.create_task(put(number))
-
-    assert disk.write_count == 1
-    assert len(errors) == 1  # the wrong change fails alone
-    keys = {f"burst-{number:02}" for number in range(20) if number != 7}
-    assert keys < keeper.control.accounts.by_key.keys()
-    assert files.load().by_key.keys() == keeper.control.accounts.by_key.keys()

@@ -30,16 +30,6 @@ DOUBTS_SHOWN_MAX: Final = 16
 """Maximum number of misspelt keys and words that one event names."""
 
 
-class Change:
-    """One of several edits that are written together, with its own result."""
-
-    __slots__ = ("edit", "result")
-
-    def __init__(self, edit: "Callable[[AclFiles], Accounts | None]") -> None:
-        self.edit = edit
-        self.result: Accounts | AclError | AclFileError | None = None
-
-
 class AclFiles:
     """The account files: `plain_acl.yml`, and every `*.yml` in the folder `acl` next to it."""
 
@@ -59,7 +49,6 @@ class AclFiles:
         self._files = files or OsFiles()
         self._texts: Settled[Mapping[Path, bytes] | None] = Settled(None)
         self._filled: frozenset[Path] = frozenset()  # the files in use that are not blank
-        self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
         self._doubted: Mapping[str, tuple[bytes, Sequence[str]]] = {}
@@ -90,33 +79,6 @@ class AclFiles:
             raise
         return self.load()
 
-    def change(self, changes: Sequence[Change]) -> None:
-        """Apply the changes in order, reading all files once and writing each changed file once.
-
-        An invalid change gets its error as the result, and the other changes are still applied. If
-        a file cannot be read or written, every change gets the AclFileError.
-        """
-        before = self._read()
-        self._check_rest(before)
-        self._check_filled(before)
-        self._staged = after = dict(before)
-        try:
-            for change in changes:
-                try:
-                    change.result = change.edit(self)
-                except (AclError, AclFileError) as error:
-                    change.result = error
-        finally:
-            self._staged = None
-        try:
-            for path, data in after.items():
-                if data != before.get(path):
-                    self._write(path, data)
-        except AclFileError:
-            self._texts.used = before
-            raise
-        self._filled = _filled(after)
-
     def put_account(self, config: AclAccount) -> Accounts:
         """Add an account to plain_acl.yml, or change an existing account in its own file."""
         path = self._owner(config.access_key) or self.path
@@ -136,17 +98,18 @@ class AclFiles:
             return None
         return self._change(chosen, lambda document: document.set_white_addresses(texts))
 
-    def _check_rest(self, texts: Mapping[Path, bytes]) -> None:
-        """Raise AclFileError if a file has just changed: another program may still be writing
-        it.
+    def _at_rest(self) -> dict[Path, bytes]:
+        """Return the content of the files; raise AclFileError if one has just changed, because
+        another program may still be writing it, or has become blank.
         """
-        used = self._texts.used
-        if used is None or texts == used:
-            return
-        moving = next(it for it in sorted({*texts, *used}) if texts.get(it) != used.get(it))
-        raise AclFileError(
-            moving, f"{moving} has just been changed by another program: try again in 2 seconds"
-        )
+        texts, used = self._read(), self._texts.used
+        if used is not None and texts != used:
+            moving = next(it for it in sorted({*texts, *used}) if texts.get(it) != used.get(it))
+            raise AclFileError(
+                moving, f"{moving} has just been changed by another program: try again in 2 seconds"
+            )
+        self._check_filled(texts)
+        return texts
 
     def _check_filled(self, texts: Mapping[Path, bytes]) -> None:
         """Raise AclFileError if a file has lost its whole content."""
@@ -159,12 +122,10 @@ class AclFiles:
             )
 
     def _owner(self, access_key: str) -> Path | None:
-        self._parse_all(self._read())
+        self._parse_all(self._at_rest())
         return self._owners.get(access_key)
 
     def _read(self) -> dict[Path, bytes]:
-        if self._staged is not None:
-            return dict(self._staged)
         texts = {}
         for path in (*self._folder_files(), self.path):
             data = self._read_file(path)
@@ -244,7 +205,7 @@ class AclFiles:
 
     def _change(self, path: Path, edit: Callable[[Document], None]) -> Accounts:
         """Rewrite a file, provided that all files are valid together with its new content."""
-        texts = self._read()
+        texts = self._at_rest()
         self._parse_all(texts)
         try:
             document = Document(str(texts.get(path, b""), "utf-8"))
@@ -256,11 +217,9 @@ class AclFiles:
         changed = {**texts, path: data}
         accounts = self._parse_all(changed)
         self._warn(accounts, changed, is_by_hand=False)
-        if self._staged is None:
-            self._write(path, data)
-        else:
-            self._staged[path] = data
+        self._write(path, data)
         self._texts.used = changed
+        self._filled = _filled(changed)
         return accounts
 
     def _write(self, path: Path, data: bytes) -> None:

@@ -5,17 +5,17 @@ to change the files. A worker thread reads and writes, so the loop is not blocke
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from cometmq.broker.acl.check import AccessControl
-from cometmq.broker.acl.files import AclFiles, Change
+from cometmq.broker.acl.files import AclFiles
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.acl.accounts import Accounts
-from cometmq.runtime.acl.errors import AclError, AclFileError
-from cometmq.runtime.saves import Job, Saver
+from cometmq.runtime.acl.errors import AclFileError
 from cometmq.runtime.worker import Worker
 
 POLL_INTERVAL_MS: Final = 1_000
@@ -23,9 +23,7 @@ POLL_INTERVAL_MS: Final = 1_000
 
 
 class AclKeeper:
-    """Reads and writes the files on a worker thread; changes that arrive during a write share the
-    next write.
-    """
+    """Reads and writes the files on a worker thread, which makes one change at a time."""
 
     def __init__(
         self, files: AclFiles, control: AccessControl, *, worker: Worker, log: Log
@@ -33,8 +31,6 @@ class AclKeeper:
         self.control = control
         self._files = files
         self._worker = worker
-        self._saver = Saver(worker, log=log)
-        self._changes: list[Change] = []
         self._log = log
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
@@ -76,19 +72,11 @@ class AclKeeper:
 
     async def change(self, edit: Callable[[AclFiles], Accounts | None]) -> bool:
         """Change a file and use the new accounts; return False if there was nothing to change."""
-        change = Change(edit)
-        self._changes.append(change)
-        await self._saver.save(self._files.path, self._begin)
-        if isinstance(change.result, AclError | AclFileError):
-            raise change.result
-        if change.result is None:
+        accounts = await self._worker.submit(partial(edit, self._files))
+        if accounts is None:
             return False
-        self._use(change.result)
+        self._use(accounts)
         return True
-
-    def _begin(self) -> Job:
-        changes, self._changes = self._changes, []
-        return lambda: self._files.change(changes)
 
     def _polled(self, done: asyncio.Future[Accounts | None]) -> None:
         self._polling = None

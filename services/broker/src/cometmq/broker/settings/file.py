@@ -8,11 +8,11 @@ new version.
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from cometmq.runtime import properties
 from cometmq.runtime.files import link_target
-from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
@@ -36,25 +36,17 @@ def merge(text: str, changes: Mapping[str, str]) -> str:
 
 
 class SettingsFile:
-    """The file, written on a worker thread; changes that arrive during a write share the
-    next one.
-    """
+    """The file, written on a worker thread."""
 
     def __init__(self, path: Path, worker: Worker, *, files: ConfigFiles | None = None) -> None:
         """`files` lets tests inject disk failures."""
         self.path = path
-        self._saver = Saver(worker)
-        self._changes: dict[str, str] = {}
+        self._worker = worker
         self._files = files or OsFiles()
 
     async def save(self, changes: Mapping[str, str]) -> None:
         """Write the values to the file; raise OSError if the write fails."""
-        self._changes |= changes
-        await self._saver.save(self.path, self._begin)
-
-    def _begin(self) -> Job:
-        changes, self._changes = self._changes, {}
-        return lambda: self._rewrite(changes)
+        await self._worker.submit(partial(self._rewrite, dict(changes)))
 
     def _rewrite(self, changes: Mapping[str, str]) -> None:
         data = self._files.read(self.path) or b""
