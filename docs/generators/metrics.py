@@ -6,7 +6,6 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.broker.exposition import rocketmq5_metrics as native
 from cometmq.broker.exposition import rocketmq_exporter_metrics as exporter
-from cometmq.broker.exposition.copies_metrics import COPIES_FAMILIES, ELECTION_FAMILIES
 from cometmq.broker.exposition.metrics import (
     FAMILIES,
     FIGURE_FAMILIES,
@@ -14,6 +13,7 @@ from cometmq.broker.exposition.metrics import (
     REPLICATION_FAMILIES,
     STORE_FAMILIES,
 )
+from cometmq.broker.exposition.monitoring import COPIES_FAMILIES, ELECTION_FAMILIES
 from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
 from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
 from cometmq.namesrv.metrics import NAMESRV_FAMILIES

@@ -13,7 +13,7 @@ from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.clients import connection_closed, expire_clients, heart_beat
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.messages import delay
-from cometmq.broker.statistics.daily_totals import History, Totals
+from cometmq.broker.statistics.rates import History, Totals
 from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.broker.timers import sample_totals
 from cometmq.remoting.bodies.dialect import encode_json

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cometmq.broker.copies.streams.records import whole_records
 from cometmq.broker.copies.unfit import UnfitLog
-from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_native_code
+from cometmq.broker.native import IS_BUILT, accel, header_follower, open_native_code, range_reader
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -37,15 +37,15 @@ TOPICS = (b"T", b"Orders", SCHEDULE_TOPIC.encode(), "ünïcode".encode(), "𝄞"
 ODD_TOPICS = (b"", b"..", b"a/b", b"a\0b", b"\xff\xfe")
 
 
-class CountingReader(RangeReader):
+class CountingReader:
     """Counts the records that were read natively."""
 
     def __init__(self):
-        super().__init__(NO_LOG)
+        self._read = range_reader(NO_LOG)
         self.record_count = 0
 
     def __call__(self, *args, **options):
-        found = super().__call__(*args, **options)
+        found = self._read(*args, **options)
         assert found is not None
         self.record_count += found[1]
         return found
@@ -232,7 +232,7 @@ def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
 @given(logs, st.integers(0, 200), st.integers(0, 3000), st.sampled_from([0, FILE_BYTES]))
 def test_headers_are_followed_as_python_follows_them(log, cut, bytes_max, start):
     data = log[start : max(start, len(log) - cut)]
-    found = HeaderFollower(NO_LOG)(data, start, FILE_BYTES, bytes_max)
+    found = header_follower(NO_LOG)(data, start, FILE_BYTES, bytes_max)
     try:
         expected = whole_records(data, start, FILE_BYTES, bytes_max)
     except UnfitLog:
@@ -277,7 +277,7 @@ def test_a_fault_of_the_native_code_leaves_the_log_to_python(monkeypatch):
     log = RecordingLog()
     plain = lay_out([Fields() for _ in range(10)])
     assert replicate(plain, [500], [None], None) == replicate(
-        plain, [500], [None], RangeReader(log)
+        plain, [500], [None], range_reader(log)
     )
     assert [it["part"] for it in log.named("native.failed")] == ["dispatch"]
 
@@ -291,13 +291,13 @@ def test_after_one_panic_headers_are_followed_in_python_for_good(monkeypatch):
 
     monkeypatch.setattr(accel, "follow_headers", fail)
     log = RecordingLog()
-    follow = HeaderFollower(log)
+    follow = header_follower(log)
     assert [follow(b"", 0, 1024, 1024) for _ in range(3)] == [None] * 3
     assert len(calls) == 1
     assert [it["part"] for it in log.named("native.failed")] == ["stream"]
     monkeypatch.setattr(accel, "follow_headers", lambda *_args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # it ends panics only
-        HeaderFollower(log)(b"", 0, 1024, 1024)
+        header_follower(log)(b"", 0, 1024, 1024)
 
 
 def test_the_setting_turns_native_code_off():

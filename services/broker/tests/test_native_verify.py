@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cometmq.broker.native import IS_BUILT, RangeReader
+from cometmq.broker.native import IS_BUILT, range_reader
 from cometmq.remoting.log import NO_LOG
 from cometmq.store.inspection.range_check import IndexReplay
 from cometmq.store.inspection.verification import StoreState, Verification
@@ -72,7 +72,7 @@ def test_native_code_finds_the_same(
     monkeypatch.setattr(IndexReplay, "finish", noted)
     slow, _ = verified(disk, NO_NATIVE_CODE)
     assert not proven
-    native = NativeCode(read_range=RangeReader(NO_LOG))
+    native = NativeCode(read_range=range_reader(NO_LOG))
     fast, told = verified(disk, native)
     assert told == sorted(told) or fast.state is not StoreState.HEALTHY
     assert sorted(fast.findings) == sorted(slow.findings)
@@ -90,7 +90,7 @@ def test_native_code_rebuilds_the_same_index(seed: int) -> None:
     filled(disk, random).store.close()
     whole = {path: bytes(data[40:]) for path, data in disk.contents.items() if "/index/" in path}
     damaged = random.sample(sorted(whole), 2)
-    rig = StoreRig(disk, SETTINGS, native=NativeCode(read_range=RangeReader(NO_LOG)))
+    rig = StoreRig(disk, SETTINGS, native=NativeCode(read_range=range_reader(NO_LOG)))
     for path in damaged:
         disk.contents[path][40:] = bytes(len(disk.contents[path]) - 40)
     rig.clock.advance(200 * 3_600_000)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.native import IS_BUILT, RangeReader
+from cometmq.broker.native import IS_BUILT, range_reader
 from cometmq.peers.long_forms import examples
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
@@ -122,7 +122,7 @@ def rebuilt(scripted: ScriptedBroker, *, is_native: bool) -> dict[tuple[str, int
         clock_ms=scripted.clock.now_ms,
         monotonic_ms=scripted.clock.monotonic_ms,
         log=NO_LOG,
-        native=NativeCode(RangeReader(NO_LOG) if is_native else None),
+        native=NativeCode(range_reader(NO_LOG) if is_native else None),
     )
     try:
         return entries_of(store)

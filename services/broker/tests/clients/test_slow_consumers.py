@@ -3,8 +3,8 @@
 from typing import Any
 
 from cometmq.broker.clients.consumers import ConsumerGroup
-from cometmq.broker.clients.slow_consumers import slow_groups
 from cometmq.broker.tables.offsets import Offsets
+from cometmq.broker.timers import slow_groups
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.store.reads import Lookup, finish
 

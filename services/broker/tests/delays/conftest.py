@@ -9,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.finder import Finder
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
 from cometmq.broker.delays.wheel import Wheel, WheelFiles
 from cometmq.broker.messages import delay
+from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
@@ -168,18 +170,18 @@ def service(
     topics = Topics(clock_ms=int)
     topics.create("T", queue_nums=4)
     puts = LargePuts(store)
+    positions = Positions(delay_file(path), levels.numbers)
+    wheel = Wheel(store, levels, WheelFiles(str(Path(path).parent)), host=HOST)
+    destinations = Destinations(topics, Groups(clock_ms=int))
     return Delays(
-        store,
-        levels,
-        Positions(delay_file(path), levels.numbers),
+        positions,
+        Finder(store, positions.recalled, destinations, levels, wheel, HOST),
         puts=puts,
-        destinations=Destinations(topics, Groups(clock_ms=int)),
-        parking=Parking(topics, puts, host=HOST, monotonic_ms=int, log=NO_LOG),
         saver=cast("Any", ImmediateSaver()),
-        repaired_count=repaired_count,
+        parking=Parking(topics, puts, host=HOST, monotonic_ms=int, log=NO_LOG),
+        stats=BrokerStats(),
         wake_at=wake_at,
-        wheel=Wheel(store, levels, WheelFiles(str(Path(path).parent)), host=HOST),
-        host=HOST,
+        repaired_count=repaired_count,
         log=NO_LOG,
     )
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.clients.moved import INTERVAL_MS
+from cometmq.broker.clients.habits import INTERVAL_MS
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.role import ServedRole
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData

@@ -16,8 +16,8 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import stepwise
-from cometmq.broker.storing import read_deadlines, store_reads
-from cometmq.broker.storing.read_deadlines import REFUSED_S, TURN_EXPIRED_MAX
+from cometmq.broker.storing import read_turns, store_reads
+from cometmq.broker.storing.read_turns import REFUSED_S, TURN_EXPIRED_MAX
 from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.queries import QueryMessage
@@ -235,7 +235,7 @@ async def test_the_long_searches_of_an_owner_are_finished_one_after_another(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When 50 connections took turns with one heavy search each, all were refused after 3 s."""
-    monkeypatch.setattr(read_deadlines, "LONG_S", 0)
+    monkeypatch.setattr(read_turns, "LONG_S", 0)
     ended, reads = list[int](), broker.driver.reads
     begun: list[list[int]] = [[] for _ in range(50)]
 
@@ -257,7 +257,7 @@ async def test_the_long_searches_of_an_owner_are_finished_one_after_another(
 async def test_a_flood_of_long_searches_keeps_no_other_connection_of_its_owner_waiting(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_deadlines, "LONG_S", 0)
+    monkeypatch.setattr(read_turns, "LONG_S", 0)
     ended, reads = list[str](), broker.driver.reads
     flood, other = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.1:2")
     for _ in range(100):
@@ -273,7 +273,7 @@ async def test_short_cold_searches_wait_for_no_long_ones_of_their_owner(
     broker: Broker, file: SlowFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long_count, connection_count = 3, 20
-    monkeypatch.setattr(read_deadlines, "LONG_COUNT", long_count)
+    monkeypatch.setattr(read_turns, "LONG_COUNT", long_count)
     ended, reads = list[str](), broker.driver.reads
     for port in range(1, connection_count + 1):
         call = query(FakePeer(f"10.0.0.1:{port}"))
@@ -294,7 +294,7 @@ async def test_short_cold_searches_wait_for_no_long_ones_of_their_owner(
 async def test_a_long_search_ends_with_its_connection(
     broker: Broker, file: SlowFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_deadlines, "LONG_COUNT", 1)
+    monkeypatch.setattr(read_turns, "LONG_COUNT", 1)
     ended, reads = list[int](), broker.driver.reads
     peers = [FakePeer(f"10.0.0.1:{port}") for port in range(1, 10)]
     lookups = [cold(file, 3) for _ in peers]

@@ -235,7 +235,7 @@ def run(options: dict[str, str], steps: list[Step], *, native: bool) -> tuple[di
             broker.broker.tables.topics.create(topic, queue_nums=4)
         await play(broker, steps)
         state = state_of(broker)
-        runs = broker.broker.deferred.delays.runs
+        runs = broker.broker.deferred.delays.finder.runs
         assert (runs is not None) is native
         broker.broker.store.close()
         state["files"] = {

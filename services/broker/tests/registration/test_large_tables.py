@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.registration.bodies import PART_BYTES, PART_BYTES_MIN, part_version
-from cometmq.broker.registration.link import Link
+from cometmq.broker.registration.identity import Link
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.codec import REGISTER

@@ -9,9 +9,8 @@ import pytest
 from cometmq.broker.registration import bodies, registrant
 from cometmq.broker.registration import registration as registrations
 from cometmq.broker.registration.bodies import CRC_MASK
-from cometmq.broker.registration.link import Link
-from cometmq.broker.registration.registrant import Registrant
-from cometmq.broker.registration.signing import SIGNED, registration_signing
+from cometmq.broker.registration.identity import Link
+from cometmq.broker.registration.registrant import SIGNED, Registrant, registration_signing
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.codec import REGISTER

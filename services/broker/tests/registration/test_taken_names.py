@@ -4,7 +4,7 @@ import pytest
 
 from cometmq.broker.registration import listing
 from cometmq.broker.registration import registration as registrations
-from cometmq.broker.registration.link import Link
+from cometmq.broker.registration.identity import Link
 from cometmq.broker.tables.topics import Topics
 from cometmq.ha.proof import is_registration_proven, new_body_digest
 from cometmq.remoting.bodies.dialect import encode_json

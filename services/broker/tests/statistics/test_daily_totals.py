@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from cometmq.broker.statistics.daily_totals import History, Totals
+from cometmq.broker.statistics.rates import History, Totals
 
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from cometmq.broker.statistics.put_times import PutTimes
+from cometmq.broker.statistics.latencies import PutTimes
 
 
 def test_classes_and_percentiles_of_the_first_minute() -> None:

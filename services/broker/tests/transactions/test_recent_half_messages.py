@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from cometmq.broker.transactions.recent_half_messages import (
+from cometmq.broker.transactions.transactions import (
     BODY_BYTES_MAX,
     RecentHalf,
     RecentHalves,

@@ -46,7 +46,7 @@ from cometmq.broker.registration.addresses import (
     explicit_ha_port,
     with_ha_port,
 )
-from cometmq.broker.registration.signing import registration_signing
+from cometmq.broker.registration.registrant import registration_signing
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import (
     HA_NOTE,

@@ -27,6 +27,7 @@ from cometmq.broker.clients.registered import Registered
 from cometmq.broker.copies.keys import MemberKeys
 from cometmq.broker.delays.delays import BATCH_INTERVAL_MS, Delays
 from cometmq.broker.delays.due_runs import DueRuns
+from cometmq.broker.delays.finder import Finder
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
@@ -53,19 +54,17 @@ from cometmq.broker.role import first_state
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings.file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
-from cometmq.broker.statistics.daily_totals import History, Totals
-from cometmq.broker.statistics.rates import Rates
+from cometmq.broker.statistics.rates import History, Rates, Totals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.large_puts import LargePuts
 from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.journal import Journal
-from cometmq.broker.tables.offsets import Offsets, offset_file
+from cometmq.broker.tables.offsets import Offsets, UnknownOffsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
-from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
@@ -280,18 +279,6 @@ def _measured(inputs: Inputs, stats: BrokerStats) -> Measured:
     return Measured(Rates(stats), StatSampler(stats, now_ms=clock.monotonic_ms()), totals)
 
 
-def delivery_counter(
-    stats: BrokerStats, settings: Callable[[], BrokerSettings]
-) -> Callable[[str, int, int, int], None]:
-    """Return a function that counts delivered delayed messages in the statistics of puts."""
-
-    def count_delivered(topic: str, queue_id: int, count: int, size: int) -> None:
-        if settings().enable_schedule_message_stats:
-            stats.count_delivered(topic, queue_id, count, size)
-
-    return count_delivered
-
-
 def _deferred(
     inputs: Inputs,
     tables: Tables,
@@ -325,21 +312,17 @@ def _deferred(
 
     used = [q + 1 for topic, q in store.reader.queue_ids() if topic == SCHEDULE_TOPIC]
     file = delay_file(str(_config_folder(inputs) / "delayOffset.json"))
+    positions = Positions(file, [*levels.numbers, *used])
+    wheel = Wheel(store, levels, wheel_files, taken=wheel_taken, host=store_host)
     delays = Delays(
-        store,
-        levels,
-        Positions(file, [*levels.numbers, *used]),
+        positions,
+        Finder(store, positions.recalled, destinations, levels, wheel, store_host, runs),
         puts=puts,
         saver=tables.saver,
-        destinations=destinations,
         parking=parking,
-        delivered=delivery_counter(stats, settings),
-        delayed=stats.count_delayed,
+        stats=stats,
         wake_at=alarm.ring_at,
-        wheel=Wheel(store, levels, wheel_files, taken=wheel_taken, host=store_host),
-        runs=runs,
         repaired_count=(lambda: repairs.repaired_count) if first.group_record else None,
-        host=store_host,
         log=log,
     )
     if not recovered.was_clean:

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.clients.consumers import Consumers
-from cometmq.broker.clients.habits import Habits
-from cometmq.broker.clients.moved import MovedReports
+from cometmq.broker.clients.habits import Habits, MovedReports
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
 from cometmq.broker.clients.registered import Registered
@@ -58,10 +57,9 @@ from cometmq.broker.role import AdoptedRole
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings.file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
-from cometmq.broker.statistics.daily_totals import History
 from cometmq.broker.statistics.detours import Detours
 from cometmq.broker.statistics.lag_times import LagTimes
-from cometmq.broker.statistics.rates import Rates
+from cometmq.broker.statistics.rates import History, Rates
 from cometmq.broker.statistics.refused import RecentRefusals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_figures import DiskWatch
@@ -358,6 +356,7 @@ class Broker:
         """Adopt new settings, and recompute the values that the message path derives from them."""
         self.settings = loaded.value
         self.config.adopt(loaded)
+        self.stats.counts_delivered = loaded.value.enable_schedule_message_stats
         self.tables.offsets.count_max = self.admission.limits.maximum(OFFSETS)
 
 

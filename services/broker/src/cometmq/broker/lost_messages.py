@@ -20,7 +20,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.storing.disk_jobs import Workers
-from cometmq.broker.tables.offset_index import KEY_SEPARATOR
+from cometmq.broker.tables.offsets import KEY_SEPARATOR
 from cometmq.runtime.files import sync_folder
 
 _COPIED: Final = "copied"

@@ -2,14 +2,14 @@
 """Opens the parts of the native code that the broker uses, if it is installed and may be used:
 reading ranges of the log, disk writes, syncs, TLS.
 
-Recovery and followers pass ranges of the log to `RangeReader`, which extracts the same data from
+Recovery and followers pass ranges of the log to `range_reader`, which extracts the same data from
 each record as the Python code. `services/broker/tests/test_native_ranges.py` compares the two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.log_syncs import NativeSyncer
@@ -17,24 +17,26 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.transport.tls_contexts import TlsEngine
 from cometmq.runtime.version import VERSION
-from cometmq.store.index.index_format import Keys
 from cometmq.store.os_disk import NativeWrites
 from cometmq.store.parts import NO_NATIVE_CODE, NativeCode
-from cometmq.store.writing.runs import Delayed, QueueRun
+from cometmq.store.writing.runs import ReadRange
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 __all__ = [
     "IS_BUILT",
     "IS_OUTDATED",
     "OUTDATED",
     "Breaker",
-    "HeaderFollower",
-    "RangeReader",
     "accel",
-    "open_header_follower",
+    "guarded",
+    "header_follower",
     "open_native_code",
     "open_native_syncer",
     "open_native_writes",
     "open_tls",
+    "range_reader",
     "reason_without",
 ]
 
@@ -119,57 +121,28 @@ class Breaker:
         return True
 
 
-class RangeReader:
-    """Reads ranges of the log."""
+def guarded(part: str, function: Callable[P, T], log: Log) -> Callable[P, T | None]:
+    """Return a native function that returns None from its first panic on: Python does the work."""
+    breaker = Breaker(part, log)
 
-    def __init__(self, log: Log) -> None:
-        self._breaker = Breaker("dispatch", log)
-
-    def __call__(
-        self,
-        data: bytes,
-        position: int,
-        base: int,
-        *,
-        check_crc: bool,
-        is_indexing: bool,
-        delayed: Delayed,
-    ) -> tuple[int, int, int, Sequence[QueueRun], Keys] | None:
-        """See `cometmq.store.writing.ranges.ReadRange`."""
-        if self._breaker.is_open:
-            return None
-        with self._breaker:
-            return accel.read_range(
-                data,
-                position,
-                base,
-                check_crc=check_crc,
-                is_indexing=is_indexing,
-                delayed=delayed,
-            )
+    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        if not breaker.is_open:
+            with breaker:
+                return function(*args, **kwargs)
         return None
 
-
-class HeaderFollower:
-    """Follows the headers of received records; Python code diagnoses invalid ones."""
-
-    def __init__(self, log: Log) -> None:
-        self._breaker = Breaker("stream", log)
-
-    def __call__(
-        self, data: bytes, offset: int, file_size: int, bytes_max: int
-    ) -> tuple[int, int] | None:
-        """See `cometmq.broker.copies.streams.records.FollowHeaders`."""
-        if self._breaker.is_open:
-            return None
-        with self._breaker:
-            return accel.follow_headers(data, offset, file_size, bytes_max)
-        return None
+    return call
 
 
-def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower | None:
-    """Return the native code that follows the headers of a stream; None if it may not be used."""
-    return HeaderFollower(log) if reason_without(settings) is None else None
+def range_reader(log: Log) -> ReadRange:
+    return guarded("dispatch", accel.read_range, log)
+
+
+def header_follower(log: Log) -> Callable[[bytes, int, int, int], tuple[int, int] | None]:
+    """Return the function that follows the headers of received records
+    (`cometmq.broker.copies.streams.records.FollowHeaders`).
+    """
+    return guarded("stream", accel.follow_headers, log)
 
 
 def open_native_writes(settings: BrokerSettings) -> NativeWrites | None:
@@ -190,7 +163,7 @@ def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
     """
     if reason_without(settings) is not None:
         return NO_NATIVE_CODE
-    return NativeCode(read_range=RangeReader(log), block_sums=accel.block_sums)
+    return NativeCode(read_range=range_reader(log), block_sums=accel.block_sums)
 
 
 def open_tls(settings: BrokerSettings) -> TlsEngine | None:

@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's periodic work. Each step is a plain function, so that tests can call it directly."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.broker import Broker
-from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
+from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.copies.keys import POLL_INTERVAL_MS as KEYS_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
-from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
 from cometmq.broker.statistics.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
-from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
-from cometmq.broker.statistics.rates import SAMPLE_INTERVAL_MS
+from cometmq.broker.statistics.latencies import ROTATE_INTERVAL_MS
+from cometmq.broker.statistics.rates import HISTORY_INTERVAL_MS, SAMPLE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.storing.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
 from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
+from cometmq.broker.tables.offsets import Offsets
 from cometmq.remoting.transport.tasks import describe, sleep_on_grid
 from cometmq.runtime.tasks import Sleep, Step
+from cometmq.store.reader import Reader
+from cometmq.store.reads import Lookup
 from cometmq.store.settings import FlushDiskType
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
@@ -143,3 +145,40 @@ def disable_slow_groups(broker: Broker) -> None:
         behind_bytes_max=settings.consumer_fallbehind_threshold,
     )
     broker.driver.reads.look_up(lookup, disable, failed)
+
+
+CHECK_INTERVAL_MS: Final = 180_000
+
+
+def slow_groups(
+    groups: Iterable[ConsumerGroup],
+    offsets: Offsets,
+    store: Reader,
+    *,
+    log_end: int,
+    behind_bytes_max: int,
+) -> Lookup[list[str]]:
+    """Return the groups whose next message in some queue is more than `behind_bytes_max` before the
+    end of the log.
+    """
+    slow = []
+    for group in list(groups):
+        oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
+        if log_end - oldest > behind_bytes_max:
+            slow.append(group.name)
+    return slow
+
+
+def _oldest_place(
+    group: ConsumerGroup, offsets: Offsets, store: Reader, *, log_end: int
+) -> Lookup[int]:
+    """Return the lowest physical offset of a group's next messages; the end of the log if there are
+    none.
+    """
+    oldest = log_end
+    for topic in list(group.subscriptions):
+        for queue_id, offset in list(offsets.queues(group.name, topic).items()):
+            place = yield from store.place(topic, queue_id, offset)
+            if place >= 0:
+                oldest = min(oldest, place)
+    return oldest

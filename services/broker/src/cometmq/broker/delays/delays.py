@@ -26,20 +26,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cometmq.broker.delays.due_runs import Delivered, Due, DueRun, DueRuns, Found, Skip
+from cometmq.broker.delays.due_runs import Delivered, Due, DueRun, Found, Skip
 from cometmq.broker.delays.finder import Finder
 from cometmq.broker.delays.level import WHEEL, Level, place_of
 from cometmq.broker.delays.parking import (
     REFUSED_FOR_GOOD,
     Case,
-    Destinations,
     Origin,
     Parking,
     Reason,
 )
 from cometmq.broker.delays.positions import Positions, Waiting
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
-from cometmq.broker.delays.wheel import Wheel
+from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.storing.large_puts import LargePuts, has_many_keys
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.log import Log
@@ -48,8 +47,6 @@ from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.incremental import Steps
-from cometmq.store.delay_levels import DelayLevels
-from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutResult
 
 STEP_INTERVAL_MS: Final = 100
@@ -80,59 +77,37 @@ class DeliveryCounts:
 class Delays:
     """Delivers due messages; a timer calls `step` when the next one is due."""
 
-    def __init__(  # noqa: PLR0913  # the collaborators, all but three by name
+    def __init__(  # noqa: PLR0913  # the collaborators
         self,
-        store: MessageStore,
-        levels: DelayLevels,
         positions: Positions,
+        finder: Finder,
         *,
         puts: LargePuts,
         saver: TableSaver,
-        destinations: Destinations,
         parking: Parking,
-        delivered: Callable[[str, int, int, int], None] = lambda *_: None,
-        delayed: Callable[[int, int, int], None] = lambda *_: None,
+        stats: BrokerStats,
         wake_at: Callable[[int], None] = lambda _time_ms: None,
-        wheel: Wheel,
-        runs: DueRuns | None = None,
         repaired_count: Callable[[], int] | None = None,
-        host: bytes,
         log: Log,
     ) -> None:
         """Start at the positions; nothing is delivered before the first step.
 
-        Callbacks:
-
-        - `delivered`: a topic, the level's queue id, the number and the size of delivered messages;
-        - `delayed`: the queue id of a level, the number and the size of timed messages that it got
-          from another level;
-        - `wake_at`: a time in milliseconds at which a step is due, which may have passed.
-
-        `runs` delivers plain messages natively. `repaired_count` returns the number of damaged
-        blocks that another copy of the log has repaired; it is None if there is no other copy.
+        `wake_at` is called with a time in milliseconds at which a step is due, which may have
+        passed. `repaired_count` returns the number of damaged blocks that another copy of the log
+        has repaired; it is None if there is no other copy.
         """
-        self._store = store
-        self.levels = levels
+        self._store = finder.store
+        self.finder = finder
+        self.levels = finder.levels
         self.positions = positions
         self._puts = puts
         self._saver = saver
         self._parking = parking
-        self._delivered = delivered
-        self._delayed = delayed
-        self.runs = runs
+        self._stats = stats
         self._repaired_count = repaired_count
-        self._finder = Finder(
-            store=store,
-            recalled=positions.recalled,
-            destinations=destinations,
-            runs=runs,
-            levels=levels,
-            wheel=wheel,
-            host=host,
-        )
         self._log = log
-        self.waiting = Waiting(store, levels, positions, log)
-        numbers = [*levels.numbers, *([WHEEL] if wheel.end else [])]
+        self.waiting = Waiting(finder.store, finder.levels, positions, log)
+        numbers = [*finder.levels.numbers, *([WHEEL] if finder.wheel.end else [])]
         self._served = [positions.level(number) for number in numbers]
         self._is_stopped = False
         self._has_work = False
@@ -143,7 +118,7 @@ class Delays:
         """Before delivering a message due by this time, search for its copy in the log, because the
         last run ended in a crash.
         """
-        self._finder.copied_until_ms = until_ms
+        self.finder.copied_until_ms = until_ms
 
     def recall(self, found: Sequence[Delayed], unique_key: str, now_ms: int) -> None:
         """Never deliver these messages, which all have this unique key.
@@ -172,7 +147,7 @@ class Delays:
         level = self.positions.level(it.level)
         if it.timed_ms is not None:
             return it.timed_ms <= max(now_ms, level.read_ms)
-        if level.is_finished(it.queue_offset) or it.due_ms <= self._finder.copied_until_ms:
+        if level.is_finished(it.queue_offset) or it.due_ms <= self.finder.copied_until_ms:
             return True
         read_ms = level.read_ms if it.queue_offset < level.read_end else now_ms
         latest_ms = min(now_ms, read_ms) + self.levels.delay_ms(it.level)
@@ -197,7 +172,7 @@ class Delays:
                 level.read_ms = now_ms
                 level.read_end = 0 if queue is None else queue.max_offset
                 if level.number == WHEEL:
-                    level.read_end = min(level.read_end, self._finder.wheel.end)
+                    level.read_end = min(level.read_end, self.finder.wheel.end)
                 self._read(level)
         self._has_work = any(level.is_unsettled for level in self._served)
         self._mark_flushed()
@@ -235,7 +210,7 @@ class Delays:
         level.next_due = None
         found: list[Due] = []
         self._puts.driver.reads.look_up(
-            self._finder.find(queue, level, delay_ms, found),
+            self.finder.find(queue, level, delay_ms, found),
             partial(self._deliver, level, level.run),
             partial(self._deliver_readable, level, level.run, found),
         )
@@ -340,11 +315,11 @@ class Delays:
             if message.topic == SCHEDULE_TOPIC:
                 self.counts.moved += 1
                 self._wake_at(message.tag_code)
-                self._delayed(message.queue_id, 1, result.size)
+                self._stats.count_delayed(message.queue_id, 1, result.size)
             else:
                 self.counts.delivered += 1
             if level.number != WHEEL:
-                self._delivered(message.topic, level.number - 1, 1, result.size)
+                self._stats.count_delivered(message.topic, level.number - 1, 1, result.size)
             self._finish(level, entry.queue_offset, result)
 
     def _park(
@@ -375,7 +350,7 @@ class Delays:
             return
         self.counts.delivered += part.message_count
         for topic, count, size in part.totals:
-            self._delivered(topic, level.number - 1, count, size)
+            self._stats.count_delivered(topic, level.number - 1, count, size)
         level.finish(part.next_offset - part.message_count, part.next_offset, part.copy_end)
         self._continue(level)
 
@@ -393,6 +368,6 @@ class Delays:
     def _mark_flushed(self) -> None:
         safe = min(self._store.upkeep.flusher.flushed_offset, self._store.commit_log.confirm_offset)
         self.positions.settle(safe)
-        wheel = self._finder.wheel
+        wheel = self.finder.wheel
         if not wheel.is_noted and self.positions.is_past(WHEEL, wheel.end - 1):
             wheel.note()

@@ -45,17 +45,17 @@ class Entry(NamedTuple):
         return place == (*place_of(self.level_number), self.queue_offset, self.size)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Finder:
     """Finds due messages: plain ones as a native run, all others one by one."""
 
     store: MessageStore
     recalled: Recalled
     destinations: Destinations
-    runs: DueRuns | None
     levels: DelayLevels
     wheel: Wheel
     host: bytes
+    runs: DueRuns | None = None  # None: Python delivers plain messages, too
     copied_until_ms: int = 0
     """Messages due by this time may have been delivered before a crash."""
 

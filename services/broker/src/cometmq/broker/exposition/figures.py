@@ -11,12 +11,39 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.progress import QueueProgress, consumed_topics, progress_in
+from cometmq.broker.statistics.counters import GroupStats, TopicStats
 from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.runtime.incremental import Steps
-from cometmq.runtime.metrics import Family, RowLimit, StatsCollector
+from cometmq.runtime.metrics import Family, Row, RowLimit, StatsCollector
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+
+def topics_of(broker: Broker) -> list[tuple[str, TopicStats]]:
+    """Return each existing topic that has statistics, with them."""
+    topics = broker.tables.topics.table
+    return [item for item in list(broker.stats.topics.items()) if item[0] in topics]
+
+
+def groups_of(broker: Broker) -> list[tuple[tuple[str, str], GroupStats]]:
+    """Return each pair of an existing topic and group that has statistics, with them."""
+    topics, groups = broker.tables.topics.table, broker.tables.groups.table
+    return [
+        item
+        for item in list(broker.stats.groups.items())
+        if item[0][0] in topics and item[0][1] in groups
+    ]
+
+
+def slave_lags(broker: Broker) -> Iterable[Row]:
+    """Yield one row per host, for its slowest connection, so that reconnects add no series."""
+    lags: dict[str, int] = {}
+    for address, lag in broker.replication.slaves.lags(broker.store.commit_log.confirm_offset):
+        host = address.rpartition(":")[0]
+        lags[host] = max(lag, lags.get(host, 0))
+    return [((host,), lag) for host, lag in lags.items()]
+
 
 STEP_QUEUES: Final = 256  # about 0.2 ms
 

@@ -13,8 +13,13 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit
 from cometmq.broker.exposition import rocketmq5_metrics, rocketmq_exporter_metrics
-from cometmq.broker.exposition.existing import groups_of, slave_lags, topics_of
-from cometmq.broker.exposition.figures import FigureCollector, Figures
+from cometmq.broker.exposition.figures import (
+    FigureCollector,
+    Figures,
+    groups_of,
+    slave_lags,
+    topics_of,
+)
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES

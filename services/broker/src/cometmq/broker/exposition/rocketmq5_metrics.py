@@ -15,8 +15,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.exposition.existing import groups_of, topics_of
-from cometmq.broker.exposition.figures import Figures, GroupLag
+from cometmq.broker.exposition.figures import Figures, GroupLag, groups_of, topics_of
 from cometmq.broker.statistics.latencies import in_milliseconds
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from cometmq.remoting.types import Language

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.exposition.existing import groups_of, slave_lags, topics_of
-from cometmq.broker.exposition.figures import Figures, GroupLag
+from cometmq.broker.exposition.figures import Figures, GroupLag, groups_of, slave_lags, topics_of
 from cometmq.broker.statistics.counters import (
     BROKER_FIGURES,
     GROUP_FIGURES,

@@ -4,7 +4,6 @@
 from collections.abc import Callable, Collection
 from functools import partial
 
-from cometmq.broker.filters.being_compiled import BeingCompiled, chars_of
 from cometmq.broker.filters.compiling import Compiler, Who
 from cometmq.broker.filters.sql import EXPRESSION_TYPE
 from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
@@ -13,6 +12,11 @@ from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.runtime.limits import LimitReached
+
+
+def chars_of(subscription: SubscriptionData) -> int:
+    """Return how many characters a filter counts."""
+    return len(subscription.topic) + len(subscription.sub_string)
 
 
 class ArrivingFilters:
@@ -27,7 +31,9 @@ class ArrivingFilters:
         self.compiler = compiler
         self._ready = ready
         self._log = log
-        self._compiling = BeingCompiled()
+        self._waiting: dict[str, dict[str, SubscriptionData]] = {}
+        """The subscriptions that wait for the compiler, by group and topic."""
+        self._count = self._chars = 0  # of these
         self._owners: dict[tuple[str, str], tuple[str, int]] = {}
         """The peer that added each filter, and the filter's characters."""
         self.released: Callable[[str, int], None] = lambda _peer, _chars: None
@@ -41,8 +47,8 @@ class ArrivingFilters:
         `count` and `chars` are the number and the characters of the filters already compiled.
         """
         key = group, subscription.topic
-        count += self._compiling.count
-        chars += self._compiling.chars
+        count += self._count
+        chars += self._chars
         room.check_journal()
         limits, known = room.limits, self._owners.get(key)
         owner, owned = known or (room.peer, 0)
@@ -65,26 +71,38 @@ class ArrivingFilters:
             self._ready(group, subscription)  # which refuses it
             return
         key = group, subscription.topic
-        self._compiling.add(group, subscription)
+        self._take(*key)
+        self._waiting.setdefault(group, {})[subscription.topic] = subscription
+        self._count += 1
+        self._chars += chars_of(subscription)
         try:
             self.compiler.when_ready(
                 subscription.sub_string, partial(self._compiled, group, subscription), who
             )
         except SystemBusy:
-            self._compiling.remove(*key)
+            self._take(*key)
             self.disown(*key)
             self.refuse(group, subscription)
 
     def _compiled(self, group: str, subscription: SubscriptionData) -> None:
-        if self._compiling.get(group, subscription.topic) is not subscription:
+        if self._waiting.get(group, {}).get(subscription.topic) is not subscription:
             return  # the group has left or changed its subscription meanwhile
-        self._compiling.remove(group, subscription.topic)
+        self._take(group, subscription.topic)
         self._ready(group, subscription)
+
+    def _take(self, group: str, topic: str) -> None:
+        topics = self._waiting.get(group, {})
+        subscription = topics.pop(topic, None)
+        if subscription is not None:
+            self._count -= 1
+            self._chars -= chars_of(subscription)
+            if not topics:
+                del self._waiting[group]
 
     def cancel(self, group: str, wanted: Collection[str] = ()) -> None:
         """Do not compile the group's waiting filters, except those for the topics in `wanted`."""
-        for topic in self._compiling.others(group, wanted):
-            self._compiling.remove(group, topic)
+        for topic in [one for one in self._waiting.get(group, ()) if one not in wanted]:
+            self._take(group, topic)
             self.disown(group, topic)
 
     def disown(self, group: str, topic: str) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
-from cometmq.broker.delays import retries, timed
+from cometmq.broker.delays import timed
 from cometmq.broker.delays.parking import is_storable_again
 from cometmq.broker.handlers.put_answers import (
     answer_delayed,
@@ -22,13 +22,13 @@ from cometmq.broker.handlers.put_answers import (
     forget_message,
     group_refusal,
 )
+from cometmq.broker.handlers.send_back import DLQ_QUEUE_COUNT, consume_count_max
 from cometmq.broker.limits import BATCH_KEYS, BATCH_MESSAGES, BATCH_PROPERTY_CHARS, Room, add_topic
 from cometmq.broker.messages import SentProperties, batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.storing.large_puts import has_many_keys
-from cometmq.broker.transactions.recent_half_messages import RecentHalf, is_kept
-from cometmq.broker.transactions.transactions import QUEUE_COUNT, prepare
+from cometmq.broker.transactions.transactions import QUEUE_COUNT, RecentHalf, is_kept, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -467,13 +467,9 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     group = broker.group(group_name, room)
     if group is None:
         raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(group_name))
-    count_max = retries.consume_count_max(
-        group.retry_max_times, header.max_reconsume_times, version=call.version
-    )
-    if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
+    count_max = consume_count_max(group, header.max_reconsume_times, call.version)
+    if header.reconsume_times < count_max:
         return topic, queue_id
     dead = dead_letter_topic(group_name)
-    broker.tables.topics.create(
-        dead, queue_nums=retries.DLQ_QUEUE_COUNT, admit=partial(add_topic, room)
-    )
+    broker.tables.topics.create(dead, queue_nums=DLQ_QUEUE_COUNT, admit=partial(add_topic, room))
     return dead, 0

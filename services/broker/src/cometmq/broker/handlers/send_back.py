@@ -13,7 +13,6 @@ from msgspec import structs
 
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
-from cometmq.broker.delays import retries
 from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Reason, is_storable_again
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import answer_back, copy_bytes
@@ -31,9 +30,12 @@ from cometmq.remoting.message.flags import Perm, TopicSysFlag
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import dead_letter_topic, retry_topic
+from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 from cometmq.store.results import PutResult
 
 _WRITE: Final = int(Perm.WRITE)
+FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each later one is a level higher
+DLQ_QUEUE_COUNT: Final = 1
 
 
 def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Reply | None:
@@ -86,6 +88,15 @@ def _retry_topic(
     return config
 
 
+def consume_count_max(group: SubscriptionGroupConfig, asked_max: int | None, version: int) -> int:
+    """Return how often a message may be retried: the client's limit (`asked_max`) if clients of its
+    version can send one (3.4.9 or later), otherwise the group's.
+    """
+    if asked_max is None or version < REQUEST_MAX_RECONSUME_MIN:
+        return group.retry_max_times
+    return asked_max
+
+
 def _store_copy(
     broker: Broker,
     call: Call[ConsumerSendMsgBack],
@@ -93,27 +104,24 @@ def _store_copy(
     record: MessageRecord,
 ) -> None:
     header = call.header
-    count_max = retries.consume_count_max(
-        group.retry_max_times, header.max_reconsume_times, version=call.version
-    )
+    count_max = consume_count_max(group, header.max_reconsume_times, call.version)
     level = 0
     topic = retry_topic(header.group)
     config = broker.tables.topics.table.get(topic)
-    queue_nums = 0 if config is None else broker.tables.topics.known_queue_nums(config)
+    queue_nums = 0 if config is None else config.write_queue_nums
     queue_id = broker.stats.send_back_count % (min(queue_nums, group.retry_queue_nums) or 1)
-    if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
+    if header.delay_level < 0 or record.reconsume_times >= count_max:
         topic, queue_id = dead_letter_topic(header.group), 0
         if count_max <= 0 and header.delay_level >= 0:
             broker.clients.habits.dead_at_once(header.group, broker.clock.now_ms())
         broker.tables.topics.create(
             topic,
-            queue_nums=retries.DLQ_QUEUE_COUNT,
+            queue_nums=DLQ_QUEUE_COUNT,
             admit=partial(add_topic, broker.admission.room(call)),
         )
     else:
-        level = broker.deferred.delays.levels.clamp(
-            retries.retry_level(header.delay_level, record.reconsume_times)
-        )
+        asked = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        level = broker.deferred.delays.levels.clamp(asked)
     message = sent_back(
         record, topic=topic, queue_id=queue_id, delay_level=level, host=broker.process.store_host
     )

@@ -19,9 +19,6 @@ serves none.
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.clients.queue_locks import QueueLock
-from cometmq.broker.filters.records import RecordFilter
-from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
@@ -30,9 +27,6 @@ from cometmq.broker.native import OUTDATED, Breaker, accel, reason_without
 from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Call
-from cometmq.remoting.commands.pull import PullMessage
-from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import plain_pieces, sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
@@ -82,17 +76,16 @@ class BrokerLane:
         self._topics_version = broker.tables.topics.version
         self._groups_version = broker.tables.groups.version
         self._access = LaneAccess(broker)
-        self._control = self._access.control
         self._accounts = self._access.accounts
         self._native = _build(broker, self._access)
         self._breaker = Breaker("lane", broker.log)
         self._pulls = BrokerPulls(broker, self._access, self._breaker)
         # Called in each turn, so without a method in between: see `BrokerPulls`, `StoreDriver`.
         self.pulls, self.pulled = self._pulls.pulls, self._pulls.pulled
+        self.learn_pull, self.learn_renewal = self._pulls.learn, self._pulls.learn_renewal
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
         self._runs = SendRuns(broker, self._native, self._transactions, self._breaker)
-        self._driver = broker.driver
         self.begin_turn = broker.driver.begin_turn
         self.end_turn = broker.driver.end_turn
         self.request_count = 0  # sends and ends of transactions accepted since startup
@@ -111,35 +104,20 @@ class BrokerLane:
             return False
         return self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
 
-    def learn_pull(
-        self,
-        call: Call[PullMessage],
-        group: SubscriptionGroupConfig,
-        accept: TagFilter | RecordFilter | None,
-    ) -> bool:
-        return self._pulls.learn(call, group, accept)
-
     def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
         """From now on, serve the messages that a group sends back; `topic` is its retry topic."""
-        broker = self._broker
-        queue_nums = broker.tables.topics.known_queue_nums(topic)
-        if queue_nums != topic.write_queue_nums:
-            return False  # its consumers do not know all queues yet
         if self._settings.acl_check_stored_topic:
             return False
         return self._native.learn_back(
             group.group_name,
             topic.topic_name,
-            min(queue_nums, group.retry_queue_nums) or 1,
+            min(topic.write_queue_nums, group.retry_queue_nums) or 1,
             group.retry_max_times,
             REQUEST_MAX_RECONSUME_MIN,
         )
 
     def _read_record(self, physical_offset: int) -> bytes | None:
         return cached(self._broker.store.reader.record_bytes(physical_offset))
-
-    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
-        return self._pulls.learn_renewal(call, locks, answer)
 
     def stage(self, peer: LanePeer, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests of a chunk, but no sends if the broker must inspect each
@@ -195,7 +173,7 @@ class BrokerLane:
 
         Return None, and accept nothing, if handlers must serve them.
         """
-        native, runs, driver = self._native, self._runs, self._driver
+        native, runs, driver = self._native, self._runs, self._broker.driver
         first = runs.count
         # A request between the staged sends of the same chunk may have changed topics or settings,
         # or filled the commit, which has then released all staged sends.
@@ -230,7 +208,7 @@ class BrokerLane:
         the broker has no reason to inspect each of them.
         """
         # One function without calls: it runs in each turn.
-        broker, driver, control = self._broker, self._driver, self._control
+        broker, control = self._broker, self._access.control
         return not (
             self._breaker.is_open
             or self._settings is not broker.settings
@@ -238,8 +216,8 @@ class BrokerLane:
             or (control is not None and self._accounts is not control.accounts)
             or broker.config.checks_sends
             or broker.role.is_diverting
-            or driver.is_full
-            or driver.sends.waiting_count >= self._settings.send_thread_pool_queue_capacity
+            or broker.driver.is_full
+            or broker.driver.sends.waiting_count >= self._settings.send_thread_pool_queue_capacity
         )
 
     def _follow(self) -> bool:

@@ -18,10 +18,10 @@ from cometmq.broker.registration.identity import (
     TIMEOUT_MS,
     Connections,
     Identity,
+    Link,
     holder_of,
     is_running,
 )
-from cometmq.broker.registration.link import Link
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.bodies.dialect import encode_json

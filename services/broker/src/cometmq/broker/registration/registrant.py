@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.registration.bodies import PART_BYTES_MIN, Bodies, part_version
-from cometmq.broker.registration.identity import Connections, Identity
-from cometmq.broker.registration.link import Link
+from cometmq.broker.registration.identity import Connections, Identity, Link
 from cometmq.broker.registration.listing import Listing, asked_if_changed
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
@@ -25,9 +24,13 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
+from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
+from cometmq.remoting.commands.table import PUBLIC, Service
 from cometmq.remoting.errors import CometError, CommandError, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.signature import credentials_of, signing
+from cometmq.remoting.types import Buffer
 
 STUCK_MS: Final = 500
 """How long the registration of a new role waits for an earlier one; then the connection is closed.
@@ -240,3 +243,31 @@ class Registrant:
         self.master_ha_address = response.ext.get("haServerAddr", self.master_ha_address)
         if response.body:
             self._topics.set_ordered(decode_json(KVTable, response.body).table.keys())
+
+
+SIGNED: Final = frozenset(
+    code
+    for code, command in COMMANDS.items()
+    if Service.NAMESRV in command.services and command.access is not PUBLIC
+)
+"""The requests that are signed. Requests to other brokers are not: they need no
+account, and could reuse a signature.
+"""
+
+Hook = Callable[[int, dict[str, str], Buffer], None]
+
+
+def registration_signing(settings: BrokerSettings) -> tuple[Hook, ...]:
+    """Return the hooks that sign the requests of the broker's client; raise SettingsError if only
+    one of access key and secret key is set.
+    """
+    credentials = credentials_of(settings.access_key, settings.secret_key)
+    if credentials is None:
+        return ()
+    sign = signing(credentials)
+
+    def sign_registrations(code: int, ext: dict[str, str], body: Buffer) -> None:
+        if code in SIGNED:
+            sign(code, ext, body)
+
+    return (sign_registrations,)

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cometmq.broker.registration.link import Link
+from cometmq.broker.registration.identity import Link
 from cometmq.broker.registration.listing import WATCH_MS
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration.registrant import Registrant

@@ -107,6 +107,9 @@ class ActiveSources:
 
 
 class BrokerStats(Source):
+    counts_delivered = True
+    """Whether delayed messages count again when they are delivered."""
+
     def __init__(self) -> None:
         self._other_topics = TopicStats()  # of deleted topics, and of new ones above the bound
         self._other_groups = GroupStats()
@@ -215,10 +218,12 @@ class BrokerStats(Source):
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Count messages of one topic whose delay has elapsed.
+        """Count messages of one topic whose delay has elapsed, if `counts_delivered`.
 
         Each message counts as one pull from its level, and as one send to its topic.
         """
+        if not self.counts_delivered:
+            return
         level = self.level(queue_id)
         level.get_count += count
         level.get_bytes += size

@@ -13,8 +13,7 @@ or not the group has committed an offset there, also of the group's retry topic.
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cometmq.broker.tables.offset_index import KEY_SEPARATOR
-from cometmq.broker.tables.offsets import Offsets
+from cometmq.broker.tables.offsets import KEY_SEPARATOR, Offsets
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.progress import position

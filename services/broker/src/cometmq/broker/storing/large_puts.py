@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from cometmq.broker.limits import Room
-from cometmq.broker.storing.read_deadlines import OWN
+from cometmq.broker.storing.read_turns import OWN
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.new_message import NewMessage

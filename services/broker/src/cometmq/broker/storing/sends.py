@@ -3,8 +3,7 @@
 measures latencies.
 """
 
-from cometmq.broker.statistics.latencies import latency_buckets
-from cometmq.broker.statistics.put_times import PutTimes
+from cometmq.broker.statistics.latencies import PutTimes, latency_buckets
 from cometmq.broker.storing.log_syncs import (
     LendableAnswers,
     LogSyncs,

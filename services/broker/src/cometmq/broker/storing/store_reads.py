@@ -18,8 +18,16 @@ from functools import partial
 from time import thread_time
 from typing import Any, Final, TypeVar
 
-from cometmq.broker.storing.read_deadlines import OWN, Deadlines, Request, Search
-from cometmq.broker.storing.read_turns import Jobs, PartialResults, Places, Step
+from cometmq.broker.storing.read_turns import (
+    OWN,
+    Deadlines,
+    Jobs,
+    PartialResults,
+    Places,
+    Request,
+    Search,
+    Step,
+)
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log

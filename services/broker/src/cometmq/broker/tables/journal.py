@@ -31,9 +31,8 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.broker.tables.journal_files import JournalFiles
-from cometmq.broker.tables.journal_replay import Replay
+from cometmq.broker.tables.journal_replay import Replay, TableMarks
 from cometmq.broker.tables.persistence import Saved
-from cometmq.broker.tables.table_marks import TableMarks
 from cometmq.broker.turn import Turn
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe

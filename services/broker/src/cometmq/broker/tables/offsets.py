@@ -11,23 +11,132 @@ offset. Unlike in RocketMQ, the table has a bound, so that clients cannot exhaus
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.limits import GROUP_OFFSETS, OFFSETS, Room
+from cometmq.broker.limits import GROUP_OFFSETS, OFFSETS, UNKNOWN_OFFSETS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX, check_group
-from cometmq.broker.tables.offset_index import KEY_SEPARATOR, OffsetIndex
 from cometmq.broker.tables.persistence import clean_after
-from cometmq.broker.tables.unknown_offsets import UnknownOffsets
+from cometmq.broker.tables.subscription_groups import Groups
+from cometmq.broker.tables.topics import Topics
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_file, encode_json
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.errors import ServerError, SystemBusy
+from cometmq.remoting.names import is_system_group
 from cometmq.runtime.incremental import Steps
 from cometmq.store.json_config import JsonTable
+
+
+class UnknownOffsets:
+    """The offsets whose group or queue did not exist when they were committed; `check` bounds
+    them.
+    """
+
+    def __init__(self, topics: Topics, groups: Groups) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._found: set[tuple[str, int]] = set()  # key and queue
+        self._recounted_as_of: object = None
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def is_known(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group, and a queue of a topic, exist."""
+        config = self._topics.get(topic)
+        if config is None or not (group in self._groups.table or is_system_group(group)):
+            return False
+        return 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+
+    def _is_known(self, key: str, queue_id: int) -> bool:
+        topic, _, group = key.partition(KEY_SEPARATOR)
+        return self.is_known(group, topic, queue_id)
+
+    def find(self, table: Mapping[str, Mapping[int, int]]) -> None:
+        """Find the unknown offsets in a loaded table."""
+        for key, queues in table.items():
+            self._found.update(
+                (key, queue_id) for queue_id in queues if not self._is_known(key, queue_id)
+            )
+
+    def check(self, room: Room) -> None:
+        """Raise LimitReached if there is no room for another unknown offset."""
+        if len(self._found) >= room.limits.maximum(UNKNOWN_OFFSETS):
+            self._recount()
+        room.admit(UNKNOWN_OFFSETS, len(self._found))
+
+    def _recount(self) -> None:
+        """Remove the offsets whose group, topic and queue exist by now."""
+        version = (self._topics.version, self._groups.version)
+        if version != self._recounted_as_of:
+            self._recounted_as_of = version
+            self._found = {found for found in self._found if not self._is_known(*found)}
+
+    def add(self, group: str, topic: str, queue_id: int) -> None:
+        self._found.add((f"{topic}{KEY_SEPARATOR}{group}", queue_id))
+
+    def discard(self, key: str, queue_id: int) -> None:
+        self._found.discard((key, queue_id))
+
+
+KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may contain it
+
+NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
+class OffsetIndex:
+    """Counts the entries of the table of offsets by group and topic; an entry is
+    one queue's offset.
+    """
+
+    __slots__ = ("_group_counts", "_groups", "_topics", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._group_counts: defaultdict[str, int] = defaultdict(int)
+        self._topics: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        """Group -> topic -> number of entries."""
+        self._groups: defaultdict[str, set[str]] = defaultdict(set)
+
+    def add(self, key: str, count: int) -> None:
+        """Count entries that were added, or removed if the number is negative."""
+        self.count += count
+        topic, separator, group = key.partition(KEY_SEPARATOR)
+        if not count or not separator or KEY_SEPARATOR in group:
+            return  # a file may contain malformed keys
+        self._group_counts[group] += count
+        topics = self._topics[group]
+        topics[topic] = topics.get(topic, 0) + count
+        self._groups[topic].add(group)
+        if topics[topic]:
+            return
+        del topics[topic]
+        if not topics:
+            del self._topics[group], self._group_counts[group]
+        self._groups[topic].discard(group)
+        if not self._groups[topic]:
+            del self._groups[topic]
+
+    def count_of(self, group: str) -> int:
+        return self._group_counts.get(group, 0)
+
+    def groups(self) -> AbstractSet[str]:
+        """Return the groups that have offsets in any topic."""
+        return self._topics.keys()
+
+    def topics_of(self, group: str) -> AbstractSet[str]:
+        topics = self._topics.get(group)
+        return NO_NAMES if topics is None else topics.keys()
+
+    def groups_of(self, topic: str) -> AbstractSet[str]:
+        return self._groups.get(topic, NO_NAMES)
+
 
 PIECE_COUNT_MAX: Final = 32_768  # offsets in a piece of changes: less than 1 MB beside the names
 PIECE_CHARS_MAX: Final = 1 << 20  # of all names in it

@@ -42,7 +42,6 @@ raises an error if there is no room.
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
-ROUTE_KNOWN_MS: Final = 60_000  # twice the interval at which clients poll routes
 
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
@@ -70,8 +69,6 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self.reserved: set[str] = set()
         self._queue_count: int | None = None  # unknown until it is asked for
         self._changed_at: dict[str, int] = {}
-        self._grown: dict[str, tuple[int, int]] = {}
-        """Retry topics that have grown: their earlier number of queues, and when."""
         self._all_changed_at = self.version.counter
         self._ordered_as_of: tuple[DataVersion, frozenset[str]] | None = None
 
@@ -197,21 +194,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             write_queue_nums=max(config.write_queue_nums, count),
         )
         self.put(grown)
-        if config.read_queue_nums:
-            self._grown[config.topic_name] = config.read_queue_nums, self._clock_ms()
         return grown
-
-    def known_queue_nums(self, config: TopicConfig) -> int:
-        """Return the number of queues of a retry topic that its consumers certainly know.
-
-        Consumers poll routes every 30 s. A message in a queue that was added since then would wait.
-        """
-        grown = self._grown.get(config.topic_name)
-        if grown is not None:
-            if 0 <= self._clock_ms() - grown[1] < ROUTE_KNOWN_MS:
-                return min(grown[0], config.write_queue_nums)
-            del self._grown[config.topic_name]
-        return config.write_queue_nums
 
     def put(self, config: TopicConfig) -> None:
         """Add or replace a topic, but keep the order flag that the name servers set.
@@ -238,7 +221,6 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             return False
         self._queue_count = None
         self._changed_at.pop(topic, None)
-        self._grown.pop(topic, None)
         self._note(topic)
         self._log.info("topic.removed", topic=topic)
         self._bump()

@@ -9,12 +9,14 @@ Compatibility: records have RocketMQ 4.9.4's format; the body of an op message i
 offset of one half message. RocketMQ 5 joins several offsets with commas; both forms are read.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from cometmq.broker.messages import without_delay
-from cometmq.broker.transactions.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.integers import whole
@@ -37,6 +39,62 @@ from cometmq.remoting.names import (
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.reads import Lookup
+
+COUNT_MAX: Final = 4_096
+BODY_BYTES_MAX: Final = 2_048  # with the properties about 12 MB in all
+
+
+class RecentHalf(msgspec.Struct, gc=False):
+    """A stored half message; the caller of `take` may change its message."""
+
+    group: str
+    """The producer group."""
+    place: tuple[str, int]
+    """The real topic and queue of the message."""
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    message: NewMessage
+
+    def to_new_message(self) -> NewMessage:
+        return self.message
+
+
+def is_kept(message: NewMessage) -> bool:
+    """Return whether a half message is small enough to be kept in memory."""
+    return len(message.body) <= BODY_BYTES_MAX
+
+
+class RecentHalves:
+    def __init__(self, *, count_max: int = COUNT_MAX) -> None:
+        self._count_max = count_max
+        self._halves: OrderedDict[int, RecentHalf] = OrderedDict()
+        self.clear_count = 0
+        """How often `clear` was called. The native lane compares it, to forget its
+        own half messages.
+        """
+
+    def __len__(self) -> int:
+        return len(self._halves)
+
+    def add(self, half: RecentHalf) -> None:
+        """Keep a half message unless its body is large; above the limit, drop the oldest one."""
+        if not is_kept(half.message):
+            return
+        self._halves[half.physical_offset] = half
+        if len(self._halves) > self._count_max:
+            self._halves.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all half messages, because the log was truncated and will reuse their offsets."""
+        self._halves.clear()
+        self.clear_count += 1
+
+    def take(self, physical_offset: int) -> RecentHalf | None:
+        """Remove and return the half message at a log offset."""
+        return self._halves.pop(physical_offset, None)
+
 
 HALF_QUEUE_ID: Final = 0
 QUEUE_COUNT: Final = 1  # of each of the three topics

@@ -30,17 +30,15 @@ from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import BrokerStats
-from cometmq.broker.statistics.daily_totals import History, Totals
-from cometmq.broker.statistics.put_times import PutTimes
-from cometmq.broker.statistics.rates import Rates
+from cometmq.broker.statistics.latencies import PutTimes
+from cometmq.broker.statistics.rates import History, Rates, Totals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.large_puts import LargePuts
-from cometmq.broker.storing.read_deadlines import Deadlines
-from cometmq.broker.tables.offsets import Offsets
+from cometmq.broker.storing.read_turns import Deadlines
+from cometmq.broker.tables.offsets import Offsets, UnknownOffsets
 from cometmq.broker.tables.persistence import Saved
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.command import Call, Response
 from cometmq.remoting.errors import ConnectFailed

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.assembly import delivery_counter
 from cometmq.broker.broker import Broker
 from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.finder import Finder
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.delays.positions import Positions
@@ -82,17 +82,16 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     )
     broker.deferred.destinations = Destinations(broker.tables.topics, broker.tables.groups)
     levels = DelayLevels.parse(loaded.value.message_delay_level)
+    positions = Positions(delay_file(str(folder / "config" / "delayOffset.json")), levels.numbers)
+    host = broker.process.store_host
+    wheel = Wheel(store, levels, WheelFiles(str(folder)), host=host)
     broker.deferred.delays = Delays(
-        store,
-        levels,
-        Positions(delay_file(str(folder / "config" / "delayOffset.json")), levels.numbers),
+        positions,
+        Finder(store, positions.recalled, broker.deferred.destinations, levels, wheel, host),
         puts=broker.pending.large_puts,
         saver=broker.tables.saver,
-        destinations=broker.deferred.destinations,
         parking=broker.deferred.parking,
-        delivered=delivery_counter(broker.stats, lambda: broker.settings),
-        wheel=Wheel(store, levels, WheelFiles(str(folder)), host=broker.process.store_host),
-        host=broker.process.store_host,
+        stats=broker.stats,
         log=NO_LOG,
     )
 

@@ -19,7 +19,7 @@ from cometmq.broker.copies.streams.records import FollowHeaders
 from cometmq.broker.copies.streams.session import RECORD_OVERHEAD_BYTES, MasterConnection
 from cometmq.broker.copies.streams.tails import KeepTail
 from cometmq.broker.copies.tables.feed import TableFeed
-from cometmq.broker.native import open_header_follower
+from cometmq.broker.native import header_follower, reason_without
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.ha.epochs import last_epoch, reached
@@ -109,7 +109,7 @@ class MemberReplica:
         return self.settings().max_message_size + RECORD_OVERHEAD_BYTES
 
     def follow_headers(self) -> FollowHeaders | None:
-        return open_header_follower(self.settings(), self.log)
+        return header_follower(self.log) if reason_without(self.settings()) is None else None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that must not be cancelled; `finish` waits for it."""
