@@ -402,7 +402,7 @@ def test_a_rebuild_ends_nothing_after_a_truncation(disk, events):
     before = [bytes(disk.contents[path]) for path in paths(disk)]
     for _ in range(5):
         step.run()
-        step.done()
+        step.done(None)
     assert [bytes(disk.contents[path]) for path in paths(disk)] == before
     repair(rig)
     walk(rig)

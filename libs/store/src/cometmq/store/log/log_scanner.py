@@ -7,6 +7,7 @@ that reappear after a crash.
 
 import struct
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.record import Scan, ScanStatus, scan_record
@@ -17,12 +18,15 @@ from cometmq.remoting.message.record_layout import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
 )
-from cometmq.store.errors import CorruptStore
+from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.layout import is_topic
 from cometmq.store.log.file_sequence import FileSequence
 
 CHUNK_BYTES_MIN: Final = 64 * 1024
 CHUNK_BYTES_MAX: Final = 4 << 20
+SKIPPED_BYTES: Final = 64 << 10
+"""The distance that `records_in` skips at bytes that cannot be read."""
+_SEARCH_BYTES: Final = 256 << 10
 _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 Take: TypeAlias = Callable[[bytes, int, int], int]
@@ -168,7 +172,7 @@ def find_record(files: FileSequence, offset: int) -> Scan | None:
         if position is None or position >= files.file_size:
             offset = file_start + files.file_size
             continue
-        data = file.read(position, CHUNK_BYTES_MAX)
+        data = file.read(position, _SEARCH_BYTES)
         found = _find_in(files, file_start + position, data, minimum)
         if found is not None:
             return found
@@ -189,3 +193,26 @@ def _find_in(files: FileSequence, base: int, data: bytes, minimum: int) -> Scan 
                     return scan
             at = data.find(magic, at + 1)
     return None
+
+
+def records_in(
+    files: FileSequence, start: int, end: int, *, first_bytes: int = 0
+) -> Iterator[Scan]:
+    """Yield the records that lie between two offsets of the log, in order; blocks.
+
+    Bytes that are damaged or unreadable are skipped, and no record needs to begin at `start`. As
+    the size of a record may be damaged, the next one is searched from the begin of the last one.
+    """
+    at = max(start, files.first)
+    while at < end:
+        scanner = LogScanner(files, at, check_crc=False, end=end, first_bytes=first_bytes)
+        last, begin, first_bytes = at, at, 0
+        try:
+            with suppress(CorruptStore):  # the damaged end of a file
+                for scan in scanner:
+                    last = scan.physical_offset
+                    yield scan
+            found = None if scanner.offset >= end else find_record(files, last + 1)
+            at = end if found is None else found.physical_offset
+        except DiskError:  # a shorter read may succeed
+            at = scanner.offset if scanner.offset > begin else begin + SKIPPED_BYTES

@@ -7,21 +7,16 @@ does not sync them, because the sync would consume the kernel's report of a fail
 the next checkpoint needs (`flush.py`). An entry that a power loss damages again is rebuilt again.
 """
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from copy import copy
 from itertools import islice
 from typing import Final
 
-from cometmq.remoting.message.record import Scan, ScanStatus, scan_record
-from cometmq.remoting.message.record_layout import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-)
+from cometmq.remoting.message.record import Scan
+from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.store.errors import DiskError
-from cometmq.store.log.block_sums import BLOCK_BYTES, PAGE_BYTES
-from cometmq.store.log.commit_log import LogView
+from cometmq.store.log.commit_log import CommitLog, LogView
+from cometmq.store.log.log_scanner import records_in
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueuePlan
 from cometmq.store.queues.pulls import Pulls
@@ -34,12 +29,6 @@ from cometmq.store.upkeep.walks import Suspects, fits_tags
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.dispatcher import queue_code, tag_and_keys
 
-CHUNK_BYTES: Final = 1 << 20
-_HEAD: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset
-_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
-_MAGIC_BYTES: Final = tuple(struct.pack(">i", it) for it in _MAGICS)
-_MAGIC_AT: Final = 4
-
 
 def read_or_nothing(log: LogView, offset: int, size: int) -> bytes:
     """Return bytes of one file of the log, or fewer if they are damaged or unreadable; blocks."""
@@ -47,58 +36,6 @@ def read_or_nothing(log: LogView, offset: int, size: int) -> bytes:
         return bytes(log.read(offset, size, may_block=True) or b"")
     except DiskError:
         return b""
-
-
-def find_heads(
-    log: LogView, start: int, stop: int, queue_id: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield physical offset, size and queue offset of the records of a queue id, of any topic, that
-    begin in a range of the log; blocks.
-
-    No record needs to begin at `start`. Bytes that are damaged or unreadable are skipped.
-    """
-    at, is_begin = max(start, log.first), False
-    stop = min(stop, log.end)
-    while at < stop:
-        left = log.file_size - (at - log.first) % log.file_size
-        data, skipped = _read(log, at, min(left, log.end - at))
-        if not data:
-            at, is_begin = at + skipped, False
-            continue
-        cursor = last = 0 if is_begin else _next_begin(data, 0)
-        while cursor + _HEAD.size <= len(data) and at + cursor < stop:
-            size, magic, found_id, queue_offset, offset = _HEAD.unpack_from(data, cursor)
-            is_sized = RECORD_BYTES_MIN <= size <= left - cursor
-            if magic in _MAGICS and offset == at + cursor and is_sized:
-                is_begin, last = True, cursor
-                if found_id == queue_id:
-                    yield offset, size, queue_offset
-                cursor += size
-            elif magic == MAGIC_BLANK and is_begin:
-                cursor = left
-            else:  # the size of the last record may be wrong
-                is_begin = False
-                cursor = last = _next_begin(data, last + 1)
-        at += left if cursor + _HEAD.size > left else max(cursor, 1)
-
-
-def _read(log: LogView, at: int, count: int) -> tuple[bytes, int]:
-    """Return up to CHUNK_BYTES, or nothing and the distance to the next page, if the page of the
-    first byte is damaged.
-    """
-    position = (at - log.first) % log.file_size
-    border = PAGE_BYTES - position % PAGE_BYTES
-    for size in (CHUNK_BYTES, BLOCK_BYTES - position % BLOCK_BYTES, border):
-        data = read_or_nothing(log, at, min(size, count))
-        if data:
-            return data, 0
-    return b"", min(border, count)
-
-
-def _next_begin(data: bytes, start: int) -> int:
-    """Return the first position at which a header may begin, or cross the end of the data."""
-    places = [data.find(it, start + _MAGIC_AT) - _MAGIC_AT for it in _MAGIC_BYTES]
-    return min([it for it in places if it >= start], default=max(start, len(data) - _HEAD.size + 1))
 
 
 SPAN_COUNT: Final = 1 << 18
@@ -142,7 +79,7 @@ class EntryRepair:
             self._failed.pop(queue, None)
             suspects.settle(queue, ())
             return None
-        self._running = _RepairJob(self, queue, self._parts.commit_log.view(), offsets_left)
+        self._running = _RepairJob(self, queue, self._parts.commit_log, offsets_left)
         self._began_ms = now_ms
         return self._running
 
@@ -185,10 +122,10 @@ class _RepairJob:
     name = "repair"
 
     def __init__(
-        self, repair: EntryRepair, queue: ConsumeQueue, log: LogView, suspects: list[int]
+        self, repair: EntryRepair, queue: ConsumeQueue, log: CommitLog, suspects: list[int]
     ) -> None:
         self._repair = repair
-        self._log = log
+        self._log, self._files = log.view(), copy(log.files)  # the loop may drop files meanwhile
         self._life = queue.life
         # The entry before may have a torn tag code, which no reader without a filter notices.
         self._first = max(suspects[0] - 1, queue.min_offset)
@@ -212,9 +149,9 @@ class _RepairJob:
         if behind is not None:
             stop, end = min(stop, behind[0]), behind[1][0]
         built = dict[int, QueueRow]()
-        for offset, size, at in find_heads(log, begin, end, queue_id):
-            scan = self._scan(offset, size, at) if first <= at < stop else None
-            if scan is not None:
+        for scan in records_in(self._files, begin, end):
+            at = scan.queue_offset
+            if scan.queue_id == queue_id and first <= at < stop and self._is_own(scan):
                 built[at] = self._row(rows[at - first], scan)
             # Without an entry before, a record of an earlier topic may precede the right one.
             if before is not None and len(built) == stop - first:
@@ -242,13 +179,11 @@ class _RepairJob:
         place = [(size, queue.queue_id, at, offset)]
         return len(data) == size and bool(matching(data, offset, place, queue.topic_field))
 
-    def _scan(self, offset: int, size: int, queue_offset: int) -> Scan | None:
-        """Return a record; None if it is damaged or of another queue."""
-        queue, scan = self.queue, scan_record(read_or_nothing(self._log, offset, size))
-        place = (scan.topic, scan.queue_id, scan.queue_offset, scan.physical_offset)
-        is_whole = scan.status is ScanStatus.RECORD and not scan.sys_flag & UNQUEUED
-        is_own = is_whole and place == (queue.topic, queue.queue_id, queue_offset, offset)
-        return scan if is_own else None
+    def _is_own(self, scan: Scan) -> bool:
+        """Return whether a record belongs to the queue, and its bytes are not damaged."""
+        size, is_queued = scan.size, not scan.sys_flag & UNQUEUED
+        data = read_or_nothing(self._log, scan.physical_offset, size) if is_queued else b""
+        return scan.topic == self.queue.topic and len(data) == size
 
     def _row(self, stored: QueueRow, scan: Scan) -> QueueRow:
         """Return the right entry of a record: the stored one, if it fits."""

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from errno import EIO
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
@@ -160,6 +160,10 @@ class LogPart(NamedTuple):
             return True
 
 
+Compared: TypeAlias = tuple[int, Sequence[tuple[IndexFile, str]]]
+"""The number of entries that a step has compared, and the damaged files with what is wrong."""
+
+
 class IndexWalk:
     """The walk through the index of one store; only one thread at a time uses it."""
 
@@ -175,9 +179,7 @@ class IndexWalk:
         """Begin with the first file."""
         self._check, self._passed_name, self.has_ended = None, "", False
 
-    def step(
-        self, index: IndexView, log: LogPart, count_max: int
-    ) -> tuple[int, list[tuple[IndexFile, str]]]:
+    def step(self, index: IndexView, log: LogPart, count_max: int) -> Compared:
         """Compare about `count_max` entries; return their number, and the damaged files with what
         is wrong. Blocks.
 

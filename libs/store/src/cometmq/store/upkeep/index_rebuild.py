@@ -12,6 +12,7 @@ group may repair them.
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import Final
 
 from cometmq.remoting.message.record import Scan
@@ -29,7 +30,8 @@ from cometmq.store.log.checksums import spans
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
 from cometmq.store.log.log_scanner import LogScanner, find_record
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.index_check import IndexWalk, LogPart, read_entries
+from cometmq.store.upkeep.index_check import Compared, IndexWalk, LogPart, read_entries
+from cometmq.store.upkeep.jobs import Step, with_result
 from cometmq.store.upkeep.record_keys import KeyReader, RecordKeys, keys_of
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.runs import RecordRange
@@ -74,15 +76,22 @@ class IndexRepair:
         self._walk.begin()
         self._failed.clear()
 
-    def step(self, end: int, count_max: int) -> "WalkPart":
+    def step(self, end: int, count_max: int) -> Step:
         """Return the next step: compare up to `count_max` entries of records before `end`."""
-        return WalkPart(self, self._walk, self._parts, end, count_max)
+        checksums, log = self._parts.checksums, self._parts.commit_log
+        generation, view = checksums.generation, self._parts.index.view()
+        # The loop may drop files while the step runs.
+        part = LogPart(copy(log.files), end, log.end, checksums)
 
-    def note_compared(self, count: int, damaged: Sequence[tuple[IndexFile, str]]) -> None:
-        """Note what a walk has found to be wrong; `urgent_step` rebuilds the files."""
-        self.compared_count += count
-        for file, fault in damaged:
-            file.fault = fault
+        def take(found: Compared | None, _error: Exception | None) -> None:
+            """Note what is wrong; `urgent_step` rebuilds the files."""
+            count, damaged = found or (0, ())
+            self.compared_count += count
+            if generation == checksums.generation:
+                for file, fault in damaged:
+                    file.fault = fault
+
+        return with_result("compare-index", partial(self._walk.step, view, part, count_max), take)
 
     def urgent_step(self) -> "IndexRebuild | None":
         """Return the next step of the rebuild of the first damaged file; None if there is none."""
@@ -121,34 +130,10 @@ class IndexRepair:
         self._parts.log.warning("index.unrepaired", path=file.file.path, error=str(error))
 
 
-class WalkPart:
-    """One step of the walk."""
-
-    def __init__(
-        self, repair: IndexRepair, walk: IndexWalk, parts: Parts, end: int, count_max: int
-    ) -> None:
-        self._repair = repair
-        self._walk = walk
-        self._checksums, self._generation = parts.checksums, parts.checksums.generation
-        # The loop may drop files while the step runs.
-        files = copy(parts.commit_log.files)
-        self._log = LogPart(files, end, parts.commit_log.end, parts.checksums)
-        self._view = parts.index.view()
-        self._count_max = count_max
-        self._count, self._damaged = 0, list[tuple[IndexFile, str]]()
-
-    def run(self) -> None:
-        """Compare entries; blocks."""
-        self._count, self._damaged = self._walk.step(self._view, self._log, self._count_max)
-
-    def done(self) -> None:
-        """Report the outcome to the store."""
-        is_current = self._generation == self._checksums.generation
-        self._repair.note_compared(self._count, self._damaged if is_current else ())
-
-
 class IndexRebuild:
     """The rebuild of one file; each run is one part of it."""
+
+    name = "rebuild-index"
 
     def __init__(self, repair: IndexRepair, parts: Parts, file: IndexFile, end: int) -> None:
         self._repair = repair
@@ -186,7 +171,7 @@ class IndexRebuild:
         except DiskError as error:
             self.error, self._has_ended = error, True
 
-    def done(self) -> None:
+    def done(self, _error: Exception | None) -> None:
         """Report the end to the store."""
         if self._has_ended:
             self._repair.note_rebuilt(self)

@@ -23,10 +23,9 @@ from cometmq.store.log.checksums import CHUNK_BYTES, Span, block_start, spans
 from cometmq.store.log.damage import DamagedRange, clipped, covers, merged, overlaps, without
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
-from cometmq.store.upkeep.index_rebuild import IndexRebuild
 from cometmq.store.upkeep.jobs import Job, Step, with_result
 from cometmq.store.upkeep.sealer import Sealer
-from cometmq.store.upkeep.walks import Walks, WalkStep
+from cometmq.store.upkeep.walks import Walks
 from cometmq.store.upkeep.withheld import (
     Examiner,
     Findings,
@@ -216,16 +215,16 @@ class Scrubber:
         self.walks.begin(first, self._sealer.offset)
         return first
 
-    def _entry_job(self, step: IndexRebuild | WalkStep) -> Job:
+    def _entry_job(self, step: Job) -> Job:
         """Return the job that compares or rebuilds entries."""
 
-        def done(_error: Exception | None) -> None:
+        def done(error: Exception | None) -> None:
             self._is_running = False
-            step.done()
+            step.done(error)
 
         return Step("compare-entries", step.run, done)
 
-    def _part_job(self, part: DamagedRange, *, must_save: bool, walks: WalkStep | None) -> Job:
+    def _part_job(self, part: DamagedRange, *, must_save: bool, walks: Job | None) -> Job:
         """Return the job that compares one part of the log with its checksums, computes missing
         ones, and compares entries.
         """
@@ -258,7 +257,7 @@ class Scrubber:
                 text = str(error or found)
                 parts.log.warning("scrub.failed", physical_offset=part.start, error=text)
             if walks is not None:
-                walks.done()
+                walks.done(error)
 
         return with_result("scrub", run, take)
 

@@ -11,27 +11,24 @@ The walk through the index compares its entries with their records (`index_check
 as many rounds of the scrubber as it needs.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable
+from copy import copy
 from itertools import islice
 from typing import Final
 
 from cometmq.remoting.message.record import Scan
-from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.errors import DiskError
 from cometmq.store.log.file_sequence import FileSequence
-from cometmq.store.log.log_scanner import LogScanner, find_record
+from cometmq.store.log.log_scanner import records_in
 from cometmq.store.parts import Parts, no_pause
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_table import QueueTable
-from cometmq.store.upkeep.index_rebuild import IndexRepair, WalkPart
+from cometmq.store.upkeep.index_rebuild import IndexRepair
+from cometmq.store.upkeep.jobs import Job, with_result
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.dispatcher import tag_and_keys
-
-SKIPPED_BYTES: Final = 1 << 20
-"""The distance that a walk skips at bytes that cannot be read."""
 
 READ_BYTES: Final = 256 << 10
 """The size of the first read of a step; later ones are larger. One of 4 MiB would mostly be wasted.
@@ -81,33 +78,18 @@ class EntryWalk:
         """Compare up to `count_max` entries of records before `end`; return those that differ.
         Blocks.
         """
-        at, count = max(self._offset, files.first), 0
         suspects, entries = Suspects(), _Entries()
-        try:
-            while count < count_max and at < end:
-                scanner = LogScanner(files, at, check_crc=False, end=end, first_bytes=READ_BYTES)
-                for scan in islice(_records(scanner), count_max - count):
-                    count += 1
-                    if count % RECORDS_PER_PAUSE == 0:
-                        self._pause()
-                    queue = _queue_of_wrong(queues, scan, entries)
-                    if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
-                        suspects.setdefault(queue, []).append(scan.queue_offset)
-                if scanner.offset == at:  # no record begins here
-                    found = find_record(files, at + 1)
-                    at = end if found is None else found.physical_offset
-                else:
-                    at = scanner.offset
-        except DiskError:  # the scrubber reports bytes that cannot be read
-            at += SKIPPED_BYTES
-        self._offset, self.has_ended = at, at >= end
+        records = records_in(files, self._offset, end, first_bytes=READ_BYTES)
+        count = 0
+        for count, scan in enumerate(islice(records, count_max), 1):
+            self._offset = scan.physical_offset + scan.size
+            if count % RECORDS_PER_PAUSE == 0:
+                self._pause()
+            queue = _queue_of_wrong(queues, scan, entries)
+            if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
+                suspects.setdefault(queue, []).append(scan.queue_offset)
+        self.has_ended = count < count_max or self._offset >= end
         return suspects
-
-
-def _records(scanner: LogScanner) -> Iterator[Scan]:
-    """Yield records up to the first invalid one, which may be the damaged end of a file."""
-    with suppress(CorruptStore):
-        yield from scanner
 
 
 class _Entries:
@@ -190,7 +172,7 @@ class Walks:
         if self.index.has_ended:
             self.index.begin()
 
-    def step(self, now_ms: int) -> "WalkStep | None":
+    def step(self, now_ms: int) -> Job | None:
         """Return the next step; None if the walks have ended, or until it is due."""
         if self._queues.has_ended and self.index.has_ended:
             self._last_ms = None
@@ -204,25 +186,16 @@ class Walks:
         count = min(count, STEP_ENTRIES_MAX)
         end = min(self._end, self._sealer.offset)
         parts = self._parts
-        queues = partial(self._queues.step, parts.commit_log.files, parts.queues, end, count)
-        return WalkStep(self, queues, self.index.step(end, count))
+        index = self.index.step(end, count)
+        files, queues = copy(parts.commit_log.files), parts.queues
 
+        def compare() -> Suspects:
+            found = self._queues.step(files, queues, end, count)
+            index.run()
+            return found
 
-class WalkStep:
-    """One step of each walk."""
+        def take(found: Suspects | None, error: Exception | None) -> None:
+            index.done(error)
+            self.on_suspects(found or {})
 
-    def __init__(self, walks: Walks, queues: Callable[[], Suspects], index: WalkPart) -> None:
-        self._walks = walks
-        self._queues = queues
-        self._index = index
-        self._found = Suspects()
-
-    def run(self) -> None:
-        """Compare entries; blocks."""
-        self._found = self._queues()
-        self._index.run()
-
-    def done(self) -> None:
-        """Report the outcome to the store."""
-        self._index.done()
-        self._walks.on_suspects(self._found)
+        return with_result("compare-entries", compare, take)
