@@ -22,7 +22,6 @@ from cometmq.store.queues.queue_reader import QueueRow
 from cometmq.store.queues.record_check import Place, body_end, is_at, place_at, topic_at
 from cometmq.store.reads import Lookup, Pause
 from cometmq.store.results import BoundaryType, QueryResult
-from cometmq.store.settings import CQ_ENTRY_BYTES
 
 _SIZE_BYTES: Final = 4
 _FIRST_BYTES: Final = 1_024  # covers most records with one read
@@ -191,7 +190,8 @@ class Lookups:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType | None = None
     ) -> Lookup[int]:
-        """Find the offset of the message stored nearest to a time; on a tie, the older one.
+        """Find the offset of the message stored nearest to a time; on a tie, the older one. For a
+        time after all store times, that is the last message.
 
         With a boundary (5.x), LOWER finds the first message stored at or after the time, and UPPER
         the last message stored at or before it.
@@ -201,12 +201,25 @@ class Lookups:
             return 0 if queue is None else queue.min_offset
         runs = yield from self._runs(queue)
         if boundary is BoundaryType.UPPER:
-            return (yield from self._last_at_or_before(queue, timestamp, runs))
-        if boundary is BoundaryType.LOWER:
-            return (yield from self._first_at_or_after(queue, timestamp, runs))
-        if len(runs) > 1:
-            return (yield from self._nearest_of_runs(queue, timestamp, runs))
-        return (yield from self._nearest(queue, timestamp))
+            for first, end in reversed(runs):
+                behind = yield from self._first_in(queue, timestamp + 1, first, end)
+                if behind > first:
+                    return behind - 1
+            return queue.min_offset
+        # A message of a later run may be nearer. But a group that is moved there, or a reader that
+        # begins there, would skip messages of the first run that were stored after the time.
+        for first, end in runs:
+            behind = yield from self._first_in(queue, timestamp, first, end)
+            if behind == end:
+                continue
+            if boundary is BoundaryType.LOWER:
+                return behind
+            before = max(first, behind - 1)
+            earlier_ms = yield from self._time_of(queue, before)
+            later_ms = yield from self._time_of(queue, behind)
+            is_nearer = abs(earlier_ms - timestamp) <= abs(later_ms - timestamp)
+            return before if is_nearer else behind
+        return queue.max_offset - (boundary is not BoundaryType.LOWER)
 
     def _runs(self, queue: ConsumeQueue) -> Lookup[list[Run]]:
         """Divide a queue into runs: at the offsets where store times decrease, because the clock
@@ -245,89 +258,8 @@ class Lookups:
                 high = middle
         return high
 
-    def _nearest_of_runs(self, queue: ConsumeQueue, timestamp: int, runs: list[Run]) -> Lookup[int]:
-        """Search the first run that has a message stored at or after the time; on a tie, the older
-        message wins, as in `_nearest`. For a time after all store times, return the last message.
-
-        A message of a later run may be nearer. But a group that is moved there, or a reader that
-        begins there, would skip messages of the first run that were stored after the time.
-        """
-        for run in runs:
-            behind = yield from self._first_in(queue, timestamp, run)
-            if behind == run[1]:
-                continue
-            found = []
-            for offset in (max(run[0], behind - 1), behind):
-                stored_ms = yield from self._time_of(queue, offset)
-                found.append((abs(stored_ms - timestamp), offset))
-            return min(found)[1]
-        return queue.max_offset - 1
-
-    def _nearest(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
-        """Search one file of the queue, as RocketMQ does.
-
-        If several messages have exactly this store time, the first of them is returned: a group
-        that is moved to the time of a message must read that message again. RocketMQ 4.9 returns
-        the one that its search meets first, RocketMQ 5 the first one.
-
-        The file is the first one whose last message is not older than the time. RocketMQ selects
-        it by the files' modification times instead, which copying a store changes.
-        """
-        low, high = yield from self._file_of_time(queue, timestamp)
-        before: tuple[int, int] | None = None
-        after: tuple[int, int] | None = None
-        while low <= high:
-            middle = (low + high) // 2
-            stored_ms = yield from self._time_of(queue, middle)
-            if stored_ms == timestamp:
-                whole = (queue.min_offset, queue.max_offset)
-                return (yield from self._first_in(queue, timestamp, whole))
-            if stored_ms > timestamp:
-                high = middle - 1
-                after = (stored_ms - timestamp, middle)
-            else:
-                low = middle + 1
-                before = (timestamp - stored_ms, middle)
-        if after is None or (before is not None and before[0] <= after[0]):
-            return before[1] if before is not None else queue.min_offset
-        return after[1]
-
-    def _file_of_time(self, queue: ConsumeQueue, timestamp: int) -> Lookup[tuple[int, int]]:
-        per_file = queue.files.file_size // CQ_ENTRY_BYTES
-        low = queue.min_offset // per_file
-        high = (queue.max_offset - 1) // per_file
-        last_offset = queue.max_offset - 1
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = yield from self._time_of(queue, (middle + 1) * per_file - 1)
-            if stored_ms < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        first = max(queue.min_offset, low * per_file)
-        return first, min(last_offset, (low + 1) * per_file - 1)
-
-    def _first_at_or_after(
-        self, queue: ConsumeQueue, timestamp: int, runs: list[Run]
-    ) -> Lookup[int]:
-        for run in runs:
-            offset = yield from self._first_in(queue, timestamp, run)
-            if offset < run[1]:
-                return offset
-        return queue.max_offset
-
-    def _last_at_or_before(
-        self, queue: ConsumeQueue, timestamp: int, runs: list[Run]
-    ) -> Lookup[int]:
-        for run in reversed(runs):
-            behind = yield from self._first_in(queue, timestamp + 1, run)
-            if behind > run[0]:
-                return behind - 1
-        return queue.min_offset
-
-    def _first_in(self, queue: ConsumeQueue, timestamp: int, run: Run) -> Lookup[int]:
+    def _first_in(self, queue: ConsumeQueue, timestamp: int, low: int, high: int) -> Lookup[int]:
         """Find the first message of a run stored at or after a time; the run's end if none is."""
-        low, high = run
         while low < high:
             middle = (low + high) // 2
             stored_ms = yield from self._time_of(queue, middle)
