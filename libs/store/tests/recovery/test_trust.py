@@ -4,7 +4,7 @@
 import pytest
 
 from cometmq.store.layout import Layout
-from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, CheckpointFiles
+from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, read_checkpoint
 from cometmq.testing.store.builders import SMALL, StoreRig, make_message
 from cometmq.testing.store.memory_disk import MemoryDisk
 
@@ -28,8 +28,7 @@ def sums(disk):
 
 def used_by_another(disk, *, since_ms):
     """Write the checkpoint as if another broker had stored all records since this time."""
-    files = CheckpointFiles(disk, Layout(SMALL))
-    progress = files.last_progress()
+    _, progress = read_checkpoint(disk, Layout(SMALL))
     assert progress is not None
     own = Checkpoint(since_ms, since_ms, 0)
     disk.contents["/store/progress"][:] = progress._replace(checkpoint=own).encode()

@@ -155,6 +155,26 @@ class Disk(Protocol):
         """Return the process id of the lock's holder; 0 if it is unknown, None if not locked."""
 
 
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """Return the content of a file; None if it does not exist. Blocks."""
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    data = file.read(0, file.size())
+    file.close()
+    return data
+
+
+def replace(disk: Disk, path: str, data: bytes, *, temporary: str) -> None:
+    """Replace the content of a file durably; a reader finds the old content or the new. Blocks."""
+    file = disk.create(temporary, len(data), temporary=f"{temporary}.empty.new")
+    file.write(0, [data])
+    file.sync()
+    file.close()
+    disk.rename(temporary, path)
+    disk.sync_folder(path.rpartition("/")[0])
+
+
 def write_in_turn(pieces: Sequence[Piece]) -> None:
     """Write pieces one after the other; raise DiskError at the first failure."""
     for file, offset, data in pieces:

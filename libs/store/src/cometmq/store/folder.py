@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cometmq.remoting.bodies.dialect import decode_file
 from cometmq.remoting.errors import CometError
-from cometmq.store.disk import Disk, DiskLock
+from cometmq.store.disk import Disk, DiskLock, read_whole
 from cometmq.store.errors import DiskError, ForeignStore
 from cometmq.store.layout import Layout
 
@@ -89,11 +89,7 @@ def _table(disk: Disk, layout: Layout, file: str, member: str, word: str = "") -
     """Return a table of a file that has a word; empty if there is none, or it is unreadable."""
     path = f"{layout.config}/{file}"
     try:
-        if not disk.exists(path):
-            return {}
-        opened = disk.open(path)
-        data = opened.read(0, opened.size())
-        opened.close()
+        data = read_whole(disk, path) or b""
         found = decode_file(dict[str, Any], data).get(member) if word.encode() in data else None
     except CometError:  # the reader of the table reports it
         return {}

@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from cometmq.remoting.errors import CometError
 from cometmq.store.errors import CorruptStore
@@ -25,24 +25,8 @@ BACKUP_SUFFIX: Final = ".bak"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 
-class ConfigFiles(Protocol):
-    """The file operations that a table needs; tests substitute failing disks."""
-
-    def read(self, path: Path) -> bytes | None:
-        """Return the content, or None if there is no file; raise OSError if it cannot be read."""
-        ...
-
-    def write(self, path: Path, data: bytes) -> None:
-        """Write and sync the content."""
-        ...
-
-    def replace(self, source: Path, target: Path) -> None:
-        """Rename a file atomically and durably."""
-        ...
-
-
 class OsFiles:
-    """The files of the operating system."""
+    """The operations on files that a table needs; tests substitute failing disks."""
 
     __slots__ = ()
 
@@ -80,7 +64,7 @@ class JsonTable(Generic[T]):
         *,
         decode: Callable[[bytes], T],
         encode: Callable[[T], bytes],
-        files: ConfigFiles | None = None,
+        files: OsFiles | None = None,
     ) -> None:
         """Set the paths; nothing is read or written yet.
 
@@ -90,7 +74,7 @@ class JsonTable(Generic[T]):
         self.backup_path = Path(f"{path}{BACKUP_SUFFIX}")
         self._decode = decode
         self._encode = encode
-        self._files: ConfigFiles = files or OsFiles()
+        self._files = files or OsFiles()
         self.loaded_digest = ""
         """The `content_digest` of the file that `load` used; empty if there was no file."""
         self.is_restored = False

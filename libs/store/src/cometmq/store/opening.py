@@ -9,7 +9,7 @@ from cometmq.store.folder import StoreFolder
 from cometmq.store.index.index import Index
 from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
-from cometmq.store.recovery.checkpoint import CheckpointFiles
+from cometmq.store.recovery.checkpoint import CheckpointFiles, read_checkpoint
 from cometmq.store.recovery.log_end import LogEnd
 from cometmq.store.recovery.recovery import Recovered, recover
 from cometmq.store.recovery.start import LastRun
@@ -60,10 +60,11 @@ def start(
     host_crashed = folder.has_rebooted(boot_id)
     was_clean = folder.prepare()
     checkpoints = CheckpointFiles(parts.disk, parts.layout)
-    checkpoint, progress = checkpoints.load()
+    checkpoint, own = read_checkpoint(parts.disk, parts.layout)
+    progress = own if own is not None and own.is_newest(checkpoint) else None
     files = parts.commit_log.files
     ignored = files.load()
-    last_run, own = LastRun(checkpoint, progress, was_clean), checkpoints.last_progress()
+    last_run = LastRun(checkpoint, progress, was_clean)
     marks_begin = load_floors(parts, last_run, own)
     ignored += parts.queues.load()
     ignored += parts.index.load()

@@ -13,7 +13,7 @@ import msgspec
 from cometmq.remoting.bodies.dialect import decode_file
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
 from cometmq.remoting.errors import CometError
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, read_whole
 from cometmq.store.errors import DiskError
 from cometmq.store.inspection.inspect import StoreView
 from cometmq.store.json_config import BACKUP_SUFFIX
@@ -158,9 +158,5 @@ def configured_topics(disk: Disk, folder: str) -> set[str] | None:
 
 def _table(disk: Disk, folder: str, name: str) -> Any:
     """Return the content of a file; None if it is missing or blank, as in a new store."""
-    path = f"{folder}/{name}"
-    if not disk.exists(path):
-        return None
-    file = disk.open(path)
-    data = file.read(0, file.size())
+    data = read_whole(disk, f"{folder}/{name}") or b""
     return decode_file(_SHAPES[name.removesuffix(BACKUP_SUFFIX)], data) if data.strip() else None

@@ -17,21 +17,21 @@ import msgspec
 
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
-from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.disk import Disk, DiskFile, read_whole
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.folder import refuse_foreign
 from cometmq.store.index.index_format import ENTRY, HEADER, IndexHeader, IndexShape
 from cometmq.store.journal import JournalContent, read_journal
 from cometmq.store.json_config import content_digest
 from cometmq.store.layout import INDEX_DIGITS, Layout, file_name, is_file_name
-from cometmq.store.log.log_scanner import LogScanner, Take, find_record, first_record
+from cometmq.store.log.log_scanner import LogScanner, Take, file_of_time, find_record
 from cometmq.store.lookups import Lookups
 from cometmq.store.os_disk import OsDisk
 from cometmq.store.parts import Parts, build_parts
 from cometmq.store.queues.deletions import ends_of, read_notes
 from cometmq.store.queues.queue_table import queue_folders
 from cometmq.store.reads import finish
-from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
+from cometmq.store.recovery.checkpoint import Checkpoint, Progress, read_checkpoint
 from cometmq.store.recovery.trust import find_floors
 from cometmq.store.settings import StoreSettings
 
@@ -113,7 +113,7 @@ class StoreView:
         layout = self.parts.layout
         self.in_use_by = disk.locked_by(layout.lock)
         self.was_clean = not disk.exists(layout.abort)
-        self.checkpoint, self.progress = _read_checkpoint(disk, layout)
+        self.checkpoint, self.progress = read_checkpoint(disk, layout)
         self.files = self.parts.commit_log.files
         self.faults: list[CorruptStore] = []
         self.damages: list[Damage] = []
@@ -151,14 +151,7 @@ class StoreView:
 
     def _end_by_time(self, timestamp: int) -> int:
         """Return the offset of the first record stored after this time, by RocketMQ's rule."""
-        files = self.files
-        start = files.end - files.file_size if files.files else files.first
-        while start > files.first:
-            scan = first_record(files, start)
-            if scan is not None and 0 < scan.store_timestamp <= timestamp:
-                break
-            start -= files.file_size
-        scanner = LogScanner(files, start, check_crc=False)
+        scanner = LogScanner(self.files, file_of_time(self.files, timestamp), check_crc=False)
         for scan in scanner:
             if scan.store_timestamp > timestamp:
                 return scan.physical_offset
@@ -336,9 +329,7 @@ def _read_journal(view: StoreView) -> JournalContent:
 def _journal_summaries(view: StoreView, journal: JournalContent) -> list[JournalSummary]:
     summaries = []
     for table in sorted({name for entry in journal.entries for name in entry.changes}):
-        path = f"{view.parts.layout.config}/{table}"
-        file = view.disk.open(path) if view.disk.exists(path) else None
-        data = b"" if file is None else file.read(0, file.size())
+        data = read_whole(view.disk, f"{view.parts.layout.config}/{table}")
         base = journal.base(table, content_digest(data) if data else "")
         entries = journal.entries_of(table)
         count, last = len(entries), entries[-1].number
@@ -374,13 +365,3 @@ def _log_file_size(disk: Disk, folder: str, starts: list[int]) -> int:
 def _queue_files(disk: Disk, folder: str) -> Iterator[str]:
     for _, _, queue in queue_folders(disk, folder, []):
         yield from (f"{queue}/{name}" for name in disk.names(queue) if is_file_name(name))
-
-
-def _read_checkpoint(disk: Disk, layout: Layout) -> tuple[Checkpoint, Progress | None]:
-    checkpoint, progress = Checkpoint(), None
-    if disk.exists(layout.checkpoint):
-        data = disk.open(layout.checkpoint).read(0, CHECKPOINT_BYTES)
-        checkpoint = Checkpoint.decode(data)
-    if disk.exists(layout.progress):
-        progress = Progress.decode(disk.open(layout.progress).read(0, CHECKPOINT_BYTES))
-    return checkpoint, progress

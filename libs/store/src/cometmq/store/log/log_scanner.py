@@ -162,6 +162,17 @@ def first_record(files: FileSequence, offset: int) -> Scan | None:
     return scan if scan is not None and scan.physical_offset == offset else None
 
 
+def file_of_time(files: FileSequence, timestamp: int) -> int:
+    """Return the start of the newest file whose first record was stored by this time, or else of
+    the first file.
+    """
+    for start in range(files.end - files.file_size, files.first, -files.file_size):
+        scan = first_record(files, start)
+        if scan is not None and 0 < scan.store_timestamp <= timestamp:
+            return start
+    return files.first
+
+
 def find_record(files: FileSequence, offset: int) -> Scan | None:
     """Return the first whole record that begins at or after an offset, or None."""
     minimum = offset

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.disk import Disk, DiskFile, read_whole
 from cometmq.store.layout import Layout
 
 FILE_BYTES: Final = 64 * 1024
@@ -69,10 +69,7 @@ def decode(data: bytes) -> list[Deletion]:
 
 def read_notes(disk: Disk, layout: Layout) -> list[Deletion]:
     """Return the notes in the file; none if there is no file."""
-    if not disk.exists(layout.deletions):
-        return []
-    file = disk.open(layout.deletions)
-    return decode(file.read(0, file.size()))
+    return decode(read_whole(disk, layout.deletions) or b"")
 
 
 def ends_of(notes: Iterable[Deletion]) -> Mapping[str, int]:

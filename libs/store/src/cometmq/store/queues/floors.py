@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, read_whole, replace
 from cometmq.store.layout import Layout
 
 _CRC: Final = struct.Struct(">I")
@@ -81,14 +81,8 @@ class FloorsFile(NamedTuple):
 
     def save(self) -> None:
         """Replace the file and sync it; runs on a worker thread."""
-        path, temporary = self.layout.floors, self.layout.temporary(self.layout.floors)
-        self.disk.remove(temporary)
-        file = self.disk.create(temporary, len(self.data), temporary=f"{temporary}.part")
-        file.write(0, [self.data])
-        file.sync()
-        file.close()
-        self.disk.rename(temporary, path)
-        self.disk.sync_folder(self.layout.root)
+        path = self.layout.floors
+        replace(self.disk, path, self.data, temporary=self.layout.temporary(path))
 
 
 class Floors:
@@ -168,11 +162,10 @@ class Floors:
         `has_mark` returns whether the log has the mark of a floor: another program may have
         truncated it.
         """
-        if not disk.exists(layout.floors):
+        data = read_whole(disk, layout.floors)
+        if data is None:
             return True
-        file = disk.open(layout.floors)
-        found = decode(file.read(0, file.size()))
-        file.close()
+        found = decode(data)
         for entry in found or ():
             if has_mark(entry):
                 self.add(*entry)

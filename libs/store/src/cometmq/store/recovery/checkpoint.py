@@ -14,7 +14,7 @@ import struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.disk import Disk, DiskFile, read_whole
 from cometmq.store.layout import Layout
 
 CHECKPOINT_BYTES: Final = 4096
@@ -100,8 +100,16 @@ class Progress(NamedTuple):
         return cls(offset, verify, entries, index_count, Checkpoint(*timestamps), text)
 
 
+def read_checkpoint(disk: Disk, layout: Layout) -> tuple[Checkpoint, Progress | None]:
+    """Return the content of both files; of this program's last progress, even if another one has
+    used the store since (`Progress.is_newest`).
+    """
+    checkpoint, progress = read_whole(disk, layout.checkpoint), read_whole(disk, layout.progress)
+    return Checkpoint.decode(checkpoint or b""), Progress.decode(progress or b"")
+
+
 class CheckpointFiles:
-    """Reads and writes a store's checkpoint file and progress file."""
+    """Writes a store's checkpoint file and progress file, and creates them."""
 
     __slots__ = ("_checkpoint", "_progress")
 
@@ -109,18 +117,6 @@ class CheckpointFiles:
         temporary = layout.temporary(layout.checkpoint)
         self._checkpoint = _open(disk, layout.checkpoint, CHECKPOINT_BYTES, temporary)
         self._progress = _open(disk, layout.progress, _PROGRESS_BYTES, temporary)
-
-    def load(self) -> tuple[Checkpoint, Progress | None]:
-        """Return the content of both files; an outdated progress file is reported as None."""
-        checkpoint = Checkpoint.decode(self._checkpoint.read(0, CHECKPOINT_BYTES))
-        progress = Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
-        if progress is not None and not progress.is_newest(checkpoint):
-            progress = None
-        return checkpoint, progress
-
-    def last_progress(self) -> Progress | None:
-        """Return this program's last progress, even if another one has used the store since."""
-        return Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
 
     def save(self, progress: Progress) -> None:
         """Write and sync both files; runs on a worker thread.

@@ -5,8 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cometmq.store.log.checksums import spans
-from cometmq.store.log.file_sequence import FileSequence
-from cometmq.store.log.log_scanner import find_record, first_record, follow_headers
+from cometmq.store.log.log_scanner import file_of_time, find_record, first_record, follow_headers
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import last_entry
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
@@ -81,9 +80,7 @@ def choose_start(parts: Parts, last_run: LastRun) -> Start:
         return Start(progress.offset, StartReason.PROGRESS)
     if last_run.was_clean:
         return Start(_queue_end(parts), StartReason.QUEUE_END)
-    return Start(
-        _checkpointed_file(files, last_run.checkpoint.min_timestamp), StartReason.CHECKPOINT
-    )
+    return Start(file_of_time(files, last_run.checkpoint.min_timestamp), StartReason.CHECKPOINT)
 
 
 def _is_located(parts: Parts, begin: int, end: int) -> bool:
@@ -134,13 +131,3 @@ def _queue_end(parts: Parts) -> int:
             if scan is not None and scan.size == entry.size:
                 end = entry.physical_offset + entry.size
     return end
-
-
-def _checkpointed_file(files: FileSequence, synced_timestamp: int) -> int:
-    """Return the newest file whose first record was on the disk before the crash."""
-    # The first file needs no check: recovery starts there if no later file qualifies.
-    for start in range(files.end - files.file_size, files.first, -files.file_size):
-        scan = first_record(files, start)
-        if scan is not None and 0 < scan.store_timestamp <= synced_timestamp:
-            return start
-    return files.first

@@ -2,7 +2,7 @@
 """Decide which checksums and floors to trust at startup, and report log files that are missing."""
 
 from cometmq.store.log.file_sequence import FileSequence
-from cometmq.store.log.log_scanner import LogScanner, first_record
+from cometmq.store.log.log_scanner import LogScanner, file_of_time, first_record
 from cometmq.store.parts import Parts
 from cometmq.store.queues.floors import TrimmedQueue
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
@@ -63,11 +63,7 @@ def trusted_end(files: FileSequence, checkpoint: Checkpoint, progress: Progress 
         return files.first
     if progress.is_newest(checkpoint):
         return files.end
-    for start in range(files.end - files.file_size, files.first, -files.file_size):
-        scan = first_record(files, start)
-        if scan is not None and 0 < scan.store_timestamp <= progress.checkpoint.log_timestamp:
-            return start
-    return files.first
+    return file_of_time(files, progress.checkpoint.log_timestamp)
 
 
 def load_floors(parts: Parts, last_run: LastRun, own: Progress | None) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from cometmq.remoting.errors import UNREADABLE_JSON, CorruptRecord
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, read_whole, replace
 from cometmq.store.errors import DiskError
 from cometmq.store.layout import Layout
 from cometmq.store.log.block_sums import BLOCK_BYTES
@@ -254,23 +254,13 @@ class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
 
 def load_state(disk: Disk, layout: Layout) -> ScrubState:
     """Return the state of the last run, or a new one if there is no readable state."""
-    path = layout.scrub
     try:
-        if not disk.exists(path):
-            return ScrubState()
-        file = disk.open(path)
-        return msgspec.json.decode(file.read(0, file.size()), type=ScrubState)
+        return msgspec.json.decode(read_whole(disk, layout.scrub) or b"{}", type=ScrubState)
     except (DiskError, *UNREADABLE_JSON):
         return ScrubState()
 
 
 def save_state(disk: Disk, layout: Layout, state: ScrubState) -> None:
     """Replace the file durably; blocks."""
-    data = msgspec.json.encode(state)
-    prepared = layout.temporary(layout.scrub)
-    file = disk.create(prepared, len(data), temporary=f"{prepared}.empty.new")
-    file.write(0, [data])
-    file.sync()
-    file.close()
-    disk.rename(prepared, layout.scrub)
-    disk.sync_folder(layout.checksums)
+    data, temporary = msgspec.json.encode(state), layout.temporary(layout.scrub)
+    replace(disk, layout.scrub, data, temporary=temporary)

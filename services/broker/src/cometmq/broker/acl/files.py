@@ -20,7 +20,7 @@ from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.acl.documents import Document
 from cometmq.runtime.acl.errors import AclError, AclFileError
 from cometmq.runtime.files import link_target
-from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
+from cometmq.store.json_config import TEMPORARY_SUFFIX, OsFiles
 from cometmq.store.layout import FOREIGN
 
 TOOLS_FILE: Final = "tools.yml"
@@ -39,7 +39,7 @@ class AclFiles:
         *,
         clock_ms: Callable[[], int],
         log: Log,
-        files: ConfigFiles | None = None,
+        files: OsFiles | None = None,
     ) -> None:
         """`files` lets tests inject disk failures."""
         self.path = path

@@ -14,7 +14,7 @@ from pathlib import Path
 from cometmq.runtime import properties
 from cometmq.runtime.files import link_target
 from cometmq.runtime.worker import Worker
-from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
+from cometmq.store.json_config import TEMPORARY_SUFFIX, OsFiles
 
 
 def merge(text: str, changes: Mapping[str, str]) -> str:
@@ -38,7 +38,7 @@ def merge(text: str, changes: Mapping[str, str]) -> str:
 class SettingsFile:
     """The file, written on a worker thread."""
 
-    def __init__(self, path: Path, worker: Worker, *, files: ConfigFiles | None = None) -> None:
+    def __init__(self, path: Path, worker: Worker, *, files: OsFiles | None = None) -> None:
         """`files` lets tests inject disk failures."""
         self.path = path
         self._worker = worker
