@@ -6,7 +6,7 @@ locking) are accepted without effect, so that RocketMQ's own files work.
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,15 @@ _DELAY: Final = r"\d{1,8}[smhd]"  # more digits could exceed the 64 bits of a ti
 
 Milliseconds = Natural
 Ratio = Annotated[int, Meta(ge=1, le=100)]
+
+T = TypeVar("T")
+NoPool = Annotated[T, INEFFECTIVE, "Accepted; there is no off-heap pool."]
+DeletedLate = Annotated[
+    T, INEFFECTIVE, "Accepted; a deleted file stays readable until its last reader closes it."
+]
+DeletedSingly = Annotated[T, INEFFECTIVE, "Accepted; a thread deletes files one at a time."]
+AlwaysFlushed = Annotated[T, INEFFECTIVE, "Accepted; a checkpoint flushes every dirty queue."]
+Unextended = Annotated[T, INEFFECTIVE, "Accepted; extended entries are not written."]
 
 
 class FlushDiskType(StrEnum):
@@ -82,31 +91,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flush_interval_consume_queue: Annotated[
         Milliseconds, MUTABLE, "Time between two checkpoints of the queues and the index, in ms."
     ] = 1_000
-    flush_consume_queue_least_pages: Annotated[
-        Natural, INEFFECTIVE, "Accepted; a checkpoint flushes every dirty queue."
-    ] = 2
-    flush_consume_queue_thorough_interval: Annotated[
-        Milliseconds, INEFFECTIVE, "Accepted; a checkpoint flushes every dirty queue."
-    ] = 60_000
+    flush_consume_queue_least_pages: AlwaysFlushed[Natural] = 2
+    flush_consume_queue_thorough_interval: AlwaysFlushed[Milliseconds] = 60_000
     clean_resource_interval: Annotated[
         Positive, "Time between two checks of file ages and disk usage, in ms."
     ] = 10_000
-    delete_commit_log_files_interval: Annotated[
-        Milliseconds, INEFFECTIVE, "Accepted; a thread deletes files one at a time."
-    ] = 100
-    delete_consume_queue_files_interval: Annotated[
-        Milliseconds, INEFFECTIVE, "Accepted; a thread deletes files one at a time."
-    ] = 100
-    destroy_maped_file_interval_forcibly: Annotated[
-        Milliseconds,
-        INEFFECTIVE,
-        "Accepted; a deleted file stays readable until its last reader closes it.",
-    ] = 120_000
-    redelete_hanged_file_interval: Annotated[
-        Milliseconds,
-        INEFFECTIVE,
-        "Accepted; a deleted file stays readable until its last reader closes it.",
-    ] = 120_000
+    delete_commit_log_files_interval: DeletedSingly[Milliseconds] = 100
+    delete_consume_queue_files_interval: DeletedSingly[Milliseconds] = 100
+    destroy_maped_file_interval_forcibly: DeletedLate[Milliseconds] = 120_000
+    redelete_hanged_file_interval: DeletedLate[Milliseconds] = 120_000
     delete_when: Annotated[
         str,
         Meta(pattern=rf"^\s*{_HOUR}(\s*;\s*{_HOUR})*\s*;?\s*$"),
@@ -208,36 +201,20 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         False
     )
     warm_maped_file_enable: Annotated[bool, INEFFECTIVE, "Accepted; files are not mapped."] = False
-    transient_store_pool_enable: Annotated[
-        bool, INEFFECTIVE, "Accepted; there is no off-heap pool."
-    ] = False
-    transient_store_pool_size: Annotated[
-        Natural, INEFFECTIVE, "Accepted; there is no off-heap pool."
-    ] = 5
-    fast_fail_if_no_buffer_in_store_pool: Annotated[
-        bool, INEFFECTIVE, "Accepted; there is no off-heap pool."
-    ] = False
+    transient_store_pool_enable: NoPool[bool] = False
+    transient_store_pool_size: NoPool[Natural] = 5
+    fast_fail_if_no_buffer_in_store_pool: NoPool[bool] = False
     use_reentrant_lock_when_put_message: Annotated[
         bool, INEFFECTIVE, "Accepted; one thread writes, without a lock."
     ] = True
-    commit_interval_commit_log: Annotated[
-        Milliseconds, INEFFECTIVE, "Accepted; there is no off-heap pool."
-    ] = 200
-    commit_commit_log_least_pages: Annotated[
-        Natural, INEFFECTIVE, "Accepted; there is no off-heap pool."
-    ] = 4
-    commit_commit_log_thorough_interval: Annotated[
-        Milliseconds, INEFFECTIVE, "Accepted; there is no off-heap pool."
-    ] = 200
+    commit_interval_commit_log: NoPool[Milliseconds] = 200
+    commit_commit_log_least_pages: NoPool[Natural] = 4
+    commit_commit_log_thorough_interval: NoPool[Milliseconds] = 200
     enable_consume_queue_ext: Annotated[
         bool, INEFFECTIVE, "Accepted; extended entries are read but not written."
     ] = False
-    mapped_file_size_consume_queue_ext: Annotated[
-        Positive, INEFFECTIVE, "Accepted; extended entries are not written."
-    ] = 48 << 20
-    bit_map_length_consume_queue_ext: Annotated[
-        Positive, INEFFECTIVE, "Accepted; extended entries are not written."
-    ] = 64
+    mapped_file_size_consume_queue_ext: Unextended[Positive] = 48 << 20
+    bit_map_length_consume_queue_ext: Unextended[Positive] = 64
     ha_listen_port: Annotated[
         int, Meta(ge=0, le=65535), "Port for slaves; by default, and if 0, listenPort + 1."
     ] = 10912
