@@ -4,11 +4,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -16,25 +13,6 @@ from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.source import RocketMQDataSource
-
-Batches = Iterator[pa.RecordBatch]
-
-
-def gate(folder: str) -> Callable[[Batches], Batches]:
-    """Make each task read one batch, signal this with a file, and wait until `go` exists."""
-
-    def step(batches: Batches) -> Batches:
-        import threading
-
-        yield next(batches)
-        context = TaskContext.get()
-        Path(folder, f"task-{context.partitionId()}-{context.attemptNumber()}").touch()
-        pause = threading.Event()
-        while not Path(folder, "go").exists():
-            pause.wait(0.05)
-        yield from batches
-
-    return step
 
 
 def read(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
@@ -55,23 +33,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("namesrv")
     parser.add_argument("topic")
-    parser.add_argument("--history")
-    parser.add_argument("--gate")
+    parser.add_argument("history")
     arguments = parser.parse_args()
     spark = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.dataSource.register(RocketMQDataSource)
     messages = read(spark, arguments.namesrv, arguments.topic)
-    if arguments.gate:
-        messages = messages.mapInArrow(gate(arguments.gate), messages.schema)
     row = messages.agg(
         F.count("*").alias("count"),
         F.countDistinct("keys").alias("keys"),
         F.sum(F.crc32("body")).alias("checksum"),
     ).collect()[0]
     found = row.asDict()
-    if arguments.history:
-        report = build(spark, History(Path(arguments.history)), Rules())
-        found["groups"] = report.table("group")["group"].to_pylist()
+    report = build(spark, History(Path(arguments.history)), Rules())
+    found["groups"] = report.table("group")["group"].to_pylist()
     # The prefix distinguishes this line from Spark's own output.
     sys.stdout.write(f"RESULT {json.dumps(found)}\n")
     spark.stop()

@@ -80,14 +80,6 @@ class Program:
         return found
 
 
-def test_every_message_is_read_once(filled: Cluster, tmp_path: Path) -> None:
-    program = Program(filled, tmp_path, master="local[2]", stream=False)
-
-    report = program.report(program.start())
-
-    assert report == {"killed": False, "queues": expected()}
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["batch", "stream"])
 def test_killed_executor_neither_loses_nor_duplicates(
     filled: Cluster, tmp_path: Path, stream: bool

@@ -7,7 +7,11 @@ Spark compares offsets as text, so equal offsets must yield equal text: keys are
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from cometmq.spark.errors import OptionError
 
@@ -17,6 +21,10 @@ VERSION_KEY: Final = "$v"
 
 _FORM: Final = '{"topic":{"broker":{"queue":offset}}}'
 _ASSIGN_FORM: Final = '{"topic":{"broker":[queue]}}'
+
+
+_QueueText = Annotated[str, Meta(pattern="^(0|[1-9][0-9]{0,9})$")]
+_ASSIGNED: Final = dict[str, dict[str, list[Annotated[int, Meta(ge=0, lt=10**10)]]]]
 
 
 class Queue(NamedTuple):
@@ -45,20 +53,13 @@ def to_text(offsets: Mapping[Queue, int]) -> str:
 
 def from_json(tree: Any, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
     """Parse offsets; OptionError names `source` and the invalid part."""
-    offsets: dict[Queue, int] = {}
-    for topic, broker_name, queues in _brokers(tree, source, _FORM):
-        if not isinstance(queues, dict):
-            raise OptionError(f"{source}: `{topic}`.`{broker_name}` must be an object: {_FORM}")
-        for text, offset in queues.items():
-            queue = Queue(topic, broker_name, _queue_id(text, source))
-            if (
-                isinstance(offset, bool)
-                or not isinstance(offset, int)
-                or not lowest <= offset < 1 << 63
-            ):
-                raise OptionError(f"{source}: {repr(offset)[:40]} is not a valid offset of {queue}")
-            offsets[queue] = offset
-    return offsets
+    found: Mapping[str, Any] = _converted(tree, _offsets(lowest), source, _FORM)
+    return {
+        Queue(topic, broker_name, int(queue_id)): offset
+        for topic, brokers in found.items()
+        for broker_name, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
 
 
 def from_text(text: str, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
@@ -67,16 +68,21 @@ def from_text(text: str, *, source: str, lowest: int = EARLIEST) -> dict[Queue, 
 
 def assigned_from_text(text: str, *, source: str) -> list[Queue]:
     """Parse the queues of `{"T":{"broker-a":[0,1]}}`."""
-    found: set[Queue] = set()
-    for topic, broker_name, numbers in _brokers(
-        _load(text, source, _ASSIGN_FORM), source, _ASSIGN_FORM
-    ):
-        if not isinstance(numbers, list):
-            raise OptionError(f"{source}: `{topic}`.`{broker_name}` must be a list: {_ASSIGN_FORM}")
-        found.update(Queue(topic, broker_name, _queue_id(number, source)) for number in numbers)
+    tree = _load(text, source, _ASSIGN_FORM)
+    found = {
+        Queue(topic, broker_name, queue_id)
+        for topic, brokers in _converted(tree, _ASSIGNED, source, _ASSIGN_FORM).items()
+        for broker_name, queue_ids in brokers.items()
+        for queue_id in queue_ids
+    }
     if not found:
         raise OptionError(f"{source}: names no queue")
     return sorted(found)
+
+
+@cache
+def _offsets(lowest: int) -> Any:
+    return dict[str, dict[str, dict[_QueueText, Annotated[int, Meta(ge=lowest, le=(1 << 63) - 1)]]]]
 
 
 def _load(text: str, source: str, form: str) -> Any:
@@ -96,22 +102,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
-    if not isinstance(tree, dict):
-        raise OptionError(f"{source}: must be an object; expected {form}")
-    if VERSION_KEY in tree:
+def _converted(tree: Any, type_: Any, source: str, form: str) -> Any:
+    if isinstance(tree, dict) and VERSION_KEY in tree:
         raise OptionError(f"{source}: written by a newer version of this data source")
-    rows = []
-    for topic, brokers in tree.items():
-        if not isinstance(brokers, dict):
-            raise OptionError(f"{source}: `{topic}` must be an object; expected {form}")
-        rows += [(topic, broker_name, rest) for broker_name, rest in brokers.items()]
-    return rows
-
-
-def _queue_id(text: Any, source: str) -> int:
-    number = str(text)
-    is_number = number.isascii() and number.isdigit() and len(number) <= 10
-    if isinstance(text, bool) or not is_number or number != str(int(number)):
-        raise OptionError(f"{source}: {str(text)[:40]!r} is not a valid queue id")
-    return int(number)
+    try:
+        return msgspec.convert(tree, type_)
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{source}: {error}; expected {form}") from None
