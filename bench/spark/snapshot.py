@@ -23,9 +23,8 @@ from cometmq.remoting.bodies.topic_config import (
     TopicConfig,
     TopicConfigTable,
 )
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import take
-from cometmq.spark.collect.writer import write
+from cometmq.spark.collect.broker import CollectSettings
+from cometmq.spark.collect.snapshot import take, write
 
 GROUPS, TOPICS, QUEUES = 10_000, 1_000, 8
 UNREAD_TOPICS = 200

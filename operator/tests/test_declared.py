@@ -91,7 +91,7 @@ def test_queues_to_be_removed_get_no_sends_but_are_read_until_they_are_consumed(
     found = plan(wish, [seen(topic(8), left=full)])
     assert found.puts == {"a": topic(4, read=8)}
     assert reasons(found) == [Reason.QUEUES_NOT_CONSUMED]
-    assert "queues 4 to 7 at a hold unconsumed messages (group billing: 12)" in found.waits[0].text
+    assert "unconsumed messages in queues 4 to 7 at a: group billing: 12" in found.waits[0].text
     again = plan(wish, [seen(topic(4, read=8), left=full)])
     assert again.puts == {}
 

@@ -6,9 +6,9 @@ stops it.
 from cometmq.elector.elector import Elector
 from cometmq.ha.record import Copy, Record
 from cometmq.operator.api_types.broker_group import Spec
-from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
+from cometmq.operator.broker_groups.user_orders import AcceptLoss
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 from cometmq.testing.ha.memory import MemoryPlace

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.ha.proof import fingerprint
 from cometmq.operator.api import ApiRefused
-from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.api_types.security_sections import SecretReason
 from cometmq.operator.broker_groups.group import KEY_MARK, KEY_OPTIONAL, KEY_REQUIRED, ROTATE_KEY
 from cometmq.operator.broker_groups.key_rotation import KeyStep, StoredKeys, advanced, begun
 from cometmq.operator.broker_groups.key_secret import KeySecret, new_key, secret_of, stored_of

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from cometmq.operator.api import ApiRefused, ApiUnreachable
-from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.api_types.security_sections import SecretReason
 from cometmq.operator.secrets import AGE_MAX_MS, SERVER_KEYS, SecretFault, Secrets
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.tls_contexts import client_context

@@ -7,7 +7,7 @@ import pytest
 from cometmq.ha.actions import Status
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
-from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.api_types.security_sections import SecretReason
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Wait
 from cometmq.operator.broker_groups.live import REVISION, Live, seen_of

@@ -14,9 +14,8 @@ from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
 from cometmq.operator.broker_groups import user_orders
-from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
-from cometmq.operator.broker_groups.user_orders import Refused
+from cometmq.operator.broker_groups.user_orders import AcceptLoss, Refused
 from cometmq.testing.operator.states import READY, copy, group, seen
 
 THREE = seen(READY, READY, READY)

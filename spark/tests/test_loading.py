@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cometmq.peers.cluster import Cluster
+from cometmq.spark.checks import check_load
 from cometmq.spark.errors import OptionError, SourceError, TopicMissing
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue, to_text
-from cometmq.spark.read.loading import check_load
 
 
 def _check(cluster: Cluster, **options: str) -> None:

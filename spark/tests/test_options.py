@@ -13,14 +13,15 @@ from cometmq.spark import source
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.definitions import (
     FIELDS,
+    FOREIGN,
     MODES,
     Mode,
     Properties,
     Table,
     check_modes,
+    duration_ms,
     parse,
 )
-from cometmq.spark.options.values import FOREIGN, duration_ms
 from cometmq.spark.source import RocketMQDataSource
 
 BODY = StructType([StructField("body", BinaryType())])

@@ -198,7 +198,7 @@ async def test_queues_are_removed_once_they_are_consumed(world, admin, suite):
     await broker.commit_offset("billing", "shrunk", 3, 2)
     await world.apply("Topic", "shrunk", writeQueueNums=2)
     text = await world.until_ready("mqt", "shrunk", "QueuesNotConsumed")
-    assert "queues 2 to 3 at broker-a hold unconsumed messages (group billing: 3)" in text
+    assert "unconsumed messages in queues 2 to 3 at broker-a: group billing: 3" in text
 
     async def waits():
         return (await topics(admin, "shrunk"))["broker-a"] == (2, 4, 6)

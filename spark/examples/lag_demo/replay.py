@@ -17,8 +17,7 @@ from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.stats import QueueTimeSpan, TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
-from cometmq.spark.collect.snapshot import Snapshot
-from cometmq.spark.collect.writer import hour_of, write
+from cometmq.spark.collect.snapshot import Snapshot, hour_of, write
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.history.upkeep import write_hour
 from cometmq.spark.tables.columns import TABLES

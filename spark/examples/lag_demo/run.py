@@ -21,9 +21,8 @@ from cometmq.peers.demo import children
 from cometmq.remoting.errors import CometError
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.service import one_line
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import snapshot_id_of, take
-from cometmq.spark.collect.writer import write
+from cometmq.spark.collect.broker import CollectSettings
+from cometmq.spark.collect.snapshot import snapshot_id_of, take, write
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.job import session

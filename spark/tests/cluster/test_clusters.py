@@ -13,9 +13,8 @@ import pytest
 from cometmq.client.admin import AdminClient
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.processes import Child, wait_until
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import take
-from cometmq.spark.collect.writer import write
+from cometmq.spark.collect.broker import CollectSettings
+from cometmq.spark.collect.snapshot import take, write
 from cometmq.testing.spark import fill, numbered
 
 MESSAGES_A_QUEUE = 10_000

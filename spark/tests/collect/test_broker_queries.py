@@ -28,8 +28,7 @@ from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, ServerError
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
-from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered, places
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, CollectSettings, ask, filtered, places
 from cometmq.spark.options.definitions import READER_GROUP
 from cometmq.spark.tables.rows import BrokerState, table
 

@@ -8,11 +8,10 @@ import pytest
 
 from cometmq.client.clock import wall_ms
 from cometmq.spark.collect import loop
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.collect.exposition import CollectorStats
 from cometmq.spark.collect.loop import collect_forever, collect_once
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import Snapshot, snapshot_id_of
-from cometmq.spark.collect.writer import is_taken, snapshot_path, write
+from cometmq.spark.collect.snapshot import Snapshot, is_taken, snapshot_id_of, snapshot_path, write
 from cometmq.spark.tables.rows import BrokerState
 
 NOBODY = CollectSettings(namesrv="127.0.0.1:1")

@@ -18,9 +18,8 @@ from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.shared.strangers import ODD_NAMES, Stranger
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import NothingCollected, take
-from cometmq.spark.collect.writer import is_taken, snapshot_path, write
+from cometmq.spark.collect.broker import CollectSettings
+from cometmq.spark.collect.snapshot import NothingCollected, is_taken, snapshot_path, take, write
 
 QUEUE_COUNT = 4
 SENT_COUNT = 40

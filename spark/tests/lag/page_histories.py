@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from cometmq.spark.collect.writer import snapshot_path
+from cometmq.spark.collect.snapshot import snapshot_path
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 

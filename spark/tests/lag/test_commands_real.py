@@ -26,9 +26,8 @@ from cometmq.peers.java import PatientJavaCluster, mqadmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.spark.cluster.metadata import Metadata
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import snapshot_id_of, take
-from cometmq.spark.collect.writer import write
+from cometmq.spark.collect.broker import CollectSettings
+from cometmq.spark.collect.snapshot import snapshot_id_of, take, write
 from cometmq.spark.lag.cli import Exit
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.members import GroupAnswers, query_members

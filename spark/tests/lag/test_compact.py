@@ -9,7 +9,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, snapshot_path
+from cometmq.spark.collect.snapshot import RAW, WRITE_ORDER, hour_folder, snapshot_path
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file
 from cometmq.spark.lag.history.snapshots import HOUR, History, HistoryError, snapshot_id_in
 from cometmq.spark.lag.history.upkeep import Retention, compact, hash_of, vacuum, verify

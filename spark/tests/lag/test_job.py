@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.collect.writer import WRITE_ORDER, snapshot_path
+from cometmq.spark.collect.snapshot import WRITE_ORDER, snapshot_path
 from cometmq.spark.lag import job
 from cometmq.spark.lag.rules import Rules
 

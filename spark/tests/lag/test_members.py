@@ -10,7 +10,7 @@ import pytest
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.errors import CometError
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.lag.columns import REPORT_TABLES, Report
 from cometmq.spark.lag.members import (
     GROUPS_MAX,

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.insight.judge import SEVERITIES
-from cometmq.spark.collect.writer import snapshot_path
+from cometmq.spark.collect.snapshot import snapshot_path
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.history.snapshots import History

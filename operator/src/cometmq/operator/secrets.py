@@ -17,16 +17,17 @@ from typing import Final
 import msgspec
 
 from cometmq.operator.api import ApiRefused, KubeApi
-from cometmq.operator.api_types.secret_keys import (
+from cometmq.operator.api_types.security_sections import (
     ACCESS_KEY,
     ACL_FILE,
     SECRET_KEY,
     TLS_CERTIFICATE,
     TLS_KEY,
     TLS_TRUST,
+    Accounts,
     SecretReason,
+    Tls,
 )
-from cometmq.operator.api_types.security_sections import Accounts, Tls
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings

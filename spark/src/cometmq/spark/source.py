@@ -16,9 +16,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from cometmq.spark.checks import check_load
 from cometmq.spark.options.definitions import Mode, Table, check_modes, parse
 from cometmq.spark.read.batch import MessageReader
-from cometmq.spark.read.loading import check_load
 from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.read.tables import ProgressStreamReader, TableReader
 from cometmq.spark.schemas import table_schema

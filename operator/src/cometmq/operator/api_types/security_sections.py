@@ -9,6 +9,29 @@ from msgspec import Meta
 
 from cometmq.operator.api_types.schema import OPAQUE, rule, rules
 
+TLS_CERTIFICATE: Final = "tls.crt"
+TLS_KEY: Final = "tls.key"
+TLS_TRUST: Final = "ca.crt"
+"""Keys of a Secret of the type kubernetes.io/tls, as cert-manager writes it."""
+
+GROUP_KEY_FILE: Final = "group.key"
+
+ACL_FILE: Final = "plain_acl.yml"
+
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"  # noqa: S105  # the name of a key
+"""Keys of a Secret with an account; the suite's chart reads the same ones."""
+
+
+class SecretReason(StrEnum):
+    """Reasons of conditions: why a Secret cannot be used."""
+
+    MISSING = "SecretMissing"
+    INCOMPLETE = "SecretIncomplete"
+    UNUSABLE = "SecretUnusable"
+    FORBIDDEN = "SecretForbidden"
+
+
 _CIDR: Final = r"^[0-9A-Fa-f.:]+/[0-9]{1,3}$"
 _OBJECT_NAME: Final = r"^[a-z0-9][a-z0-9.-]*$"
 

@@ -17,8 +17,8 @@ from cometmq.ha import planned
 from cometmq.ha.actions import Tell
 from cometmq.ha.orders import HandOver
 from cometmq.ha.record import Record
-from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.sections import Rollout
+from cometmq.operator.api_types.security_sections import SecretReason
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.seen import Seen
 from cometmq.operator.managed import SKIP_DRAIN

@@ -12,12 +12,18 @@ from cometmq.operator.api import ApiRefused, Body
 from cometmq.operator.api_types.broker_group import KIND
 from cometmq.operator.api_types.status import GroupStatus, LastOperation
 from cometmq.operator.broker_groups import user_orders
-from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.group_elector import GroupElector
 from cometmq.operator.broker_groups.key_secret import KeySecret
 from cometmq.operator.broker_groups.seen import Election, Seen
-from cometmq.operator.broker_groups.user_orders import Plan, Refused, RotateKey, UserOrder, Verb
+from cometmq.operator.broker_groups.user_orders import (
+    AcceptLoss,
+    Plan,
+    Refused,
+    RotateKey,
+    UserOrder,
+    Verb,
+)
 from cometmq.operator.passes import Context
 from cometmq.remoting.errors import CometError
 

@@ -19,9 +19,9 @@ from cometmq.ha.orders import Order
 from cometmq.ha.port import RecordPort
 from cometmq.ha.proof import Keys
 from cometmq.ha.record import Record
-from cometmq.operator.broker_groups.acceptance import AcceptLoss
 from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.broker_groups.seen import Election
+from cometmq.operator.broker_groups.user_orders import AcceptLoss
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock

@@ -116,7 +116,7 @@ class GroupPass(Pass[BrokerGroup]):
         pods = list(self.context.pods.get((group.namespace, group.name), ()))
         pod = next((one for one in pods if one.name == name and one.address), None)
         if pod is not None:
-            master = MasterPod(pod.name, pod.uid, pod.address, pod.node, record.epoch)
+            master = MasterPod(**msgspec.structs.asdict(pod), epoch=record.epoch)
             await self._endpoint.point(group, service["metadata"]["uid"], master)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from cometmq.ha.proof import Keys, parse_keys
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.api_types.broker_group import GROUP
-from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE, SecretReason
+from cometmq.operator.api_types.security_sections import GROUP_KEY_FILE, SecretReason
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.key_rotation import KeyStep, StoredKeys, advanced, begun
 from cometmq.operator.broker_groups.render import Object, owned

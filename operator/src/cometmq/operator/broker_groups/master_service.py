@@ -33,13 +33,9 @@ class PodAddress(msgspec.Struct, frozen=True):
     node: str
 
 
-class MasterPod(msgspec.Struct, frozen=True):
+class MasterPod(PodAddress, frozen=True):
     """The pod of a master, and the epoch in which it is the master."""
 
-    name: str
-    uid: str
-    address: str
-    node: str
     epoch: int
 
 

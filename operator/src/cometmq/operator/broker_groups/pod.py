@@ -4,14 +4,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cometmq.operator.api_types.secret_keys import (
+from cometmq.operator.api_types.security_sections import (
     ACL_FILE,
     GROUP_KEY_FILE,
     TLS_CERTIFICATE,
     TLS_KEY,
     TLS_TRUST,
+    External,
+    ExternalType,
 )
-from cometmq.operator.api_types.security_sections import External, ExternalType
 from cometmq.operator.broker_groups.group import (
     CONTROL_PORT,
     HTTP_PORT,

@@ -5,19 +5,18 @@ Server-side apply leaves fields that are absent here to their other managers.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.operator.api_types.broker_group import API_VERSION, GROUP, KIND
-from cometmq.operator.api_types.secret_keys import (
+from cometmq.operator.api_types.security_sections import (
     ACL_FILE,
     GROUP_KEY_FILE,
     TLS_CERTIFICATE,
     TLS_KEY,
     TLS_TRUST,
-)
-from cometmq.operator.api_types.security_sections import (
     Accounts,
     External,
     ExternalType,
@@ -197,6 +196,13 @@ def owned(group: BrokerGroup, version: str, kind: str, name: str, **rest: Any) -
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
 
 
+def _ports(ports: Mapping[str, int]) -> list[Object]:
+    return [
+        {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
+        for name, port in ports.items()
+    ]
+
+
 def _role(group: BrokerGroup) -> Object:
     """Return the Role of brokers: they may read and change only the record of their group."""
     rule = {
@@ -224,23 +230,14 @@ def _peers(group: BrokerGroup) -> Object:
         # Brokers and the operator must find each other before there is a master.
         "publishNotReadyAddresses": True,
         "selector": group.labels,
-        "ports": [
-            {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
-            for name, port in ports.items()
-        ],
+        "ports": _ports(ports),
     }
     return owned(group, "v1", "Service", group.peers, spec=spec)
 
 
 def master_service(group: BrokerGroup) -> Object:
     """Return the Service that leads to the master; its address is in the settings of brokers."""
-    spec: Object = {
-        "type": "ClusterIP",
-        "ports": [
-            {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
-            for name, port in group.client_ports.items()
-        ],
-    }
+    spec: Object = {"type": "ClusterIP", "ports": _ports(group.client_ports)}
     external = group.spec.external
     if external is not None:
         spec["type"] = external.type.value
@@ -266,13 +263,12 @@ def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
         return []
     services = []
     for ordinal in range(replicas):
-        port: Object = {"name": "main", "port": MAIN_PORT, "targetPort": MAIN_PORT}
         spec: Object = {
             "type": external.type.value,
             # A pod that no name server lists is not ready, but clients that know it go on.
             "publishNotReadyAddresses": True,
             "selector": {**group.labels, "statefulset.kubernetes.io/pod-name": group.pod(ordinal)},
-            "ports": [{**port, "protocol": "TCP"}],
+            "ports": _ports({"main": MAIN_PORT}),
         }
         if external.type is ExternalType.NODE_PORT and ordinal < len(external.node_ports):
             spec["ports"][0]["nodePort"] = external.node_ports[ordinal]

@@ -17,7 +17,7 @@ from cometmq.operator.api_types.status import (
     LastOperation,
     MemberStatus,
 )
-from cometmq.operator.broker_groups import acceptance
+from cometmq.operator.broker_groups import user_orders
 from cometmq.operator.broker_groups.decide import (
     Ending,
     Nothing,
@@ -49,7 +49,7 @@ def status_of(group: BrokerGroup, found: Findings, before: GroupStatus, now: str
     seen = found.seen
     record = seen.record
     in_sync = [] if record is None else [group.pod(copy.ordinal) for copy in record.in_sync]
-    fault, loss_epoch = acceptance.explained(group, seen)
+    fault, loss_epoch = user_orders.explained(group, seen)
     fresh = _conditions(group, found, fault)
     return GroupStatus(
         observed_generation=group.generation,

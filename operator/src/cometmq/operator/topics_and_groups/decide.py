@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.api_types.security_sections import SecretReason
 from cometmq.operator.api_types.status import Condition
 from cometmq.operator.api_types.topics_and_groups import (
     BrokerEntry,
@@ -220,28 +220,32 @@ def _target(item: Declared, one: BrokerSeen) -> tuple[Config, Wait | None]:
     return msgspec.structs.replace(target, read_queue_nums=end), wait
 
 
+def _unconsumed(one: BrokerSeen, reason: Reason, place: str) -> Wait | None:
+    """Return why the messages in a place keep it from being removed; None if there are none."""
+    if one.left is None:
+        text = f"unconsumed messages in {place} are unknown; the operator tries again"
+        return Wait(reason, f"{text}: {one.left_fault}")
+    if one.left.counts:
+        text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
+        return Wait(reason, f"unconsumed messages in {place}: {text}; {SKIP_TEXT}")
+    return None
+
+
+def _sends_go_on(place: str) -> Wait:
+    text = f"{place} must be without new messages for a while: producers may have old routes"
+    return Wait(Reason.SENDS_GO_ON, text)
+
+
 def _not_consumed(item: Declared, one: BrokerSeen) -> Wait | None:
     """Return why queues cannot be removed yet, or None if they can."""
     queues = removed_queues(item, one.config)
     place = f"queues {queues.start} to {queues.stop - 1} at {one.name}"
-    if one.left is None:
-        return Wait(
-            Reason.QUEUES_NOT_CONSUMED,
-            f"the unconsumed messages of {place} are unknown; the operator tries again:"
-            f" {one.left_fault}",
-        )
-    if one.left.counts:
-        text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
-        return Wait(
-            Reason.QUEUES_NOT_CONSUMED, f"{place} hold unconsumed messages ({text}); {SKIP_TEXT}"
-        )
+    if wait := _unconsumed(one, Reason.QUEUES_NOT_CONSUMED, place):
+        return wait
     assert isinstance(one.config, TopicConfig)
-    if not is_closed(item, one.config) or not one.left.is_quiet:
-        return Wait(
-            Reason.SENDS_GO_ON,
-            f"{place} must be without new messages for a while: producers may have old routes",
-        )
-    return None
+    assert one.left is not None
+    is_quiet = is_closed(item, one.config) and one.left.is_quiet
+    return None if is_quiet else _sends_go_on(place)
 
 
 def _ending(item: Declared, known: list[BrokerSeen], waits: list[Wait]) -> Plan:
@@ -258,19 +262,13 @@ def _ending(item: Declared, known: list[BrokerSeen], waits: list[Wait]) -> Plan:
 
 
 def _in_use(one: BrokerSeen) -> list[Wait]:
-    if one.left is None:
-        text = f"the unconsumed messages at {one.name} are unknown; the operator tries again:"
-        return [Wait(Reason.BACKLOG, f"{text} {one.left_fault}")]
-    if one.left.counts:
-        text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
-        return [Wait(Reason.BACKLOG, f"unconsumed messages at {one.name}: {text}; {SKIP_TEXT}")]
+    if wait := _unconsumed(one, Reason.BACKLOG, one.name):
+        return [wait]
     if one.members:
         text = f"{one.members} members of the group are connected to {one.name}: stop them"
         return [Wait(Reason.MEMBERS_CONNECTED, text)]
-    if isinstance(one.config, TopicConfig) and not one.left.is_quiet:
-        text = f"{one.name} must be without new messages for a while: producers may have old routes"
-        return [Wait(Reason.SENDS_GO_ON, text)]
-    return []
+    is_quiet = one.left is not None and one.left.is_quiet
+    return [_sends_go_on(one.name)] if isinstance(one.config, TopicConfig) and not is_quiet else []
 
 
 # ---- status ----------------------------------------------------------------------------------

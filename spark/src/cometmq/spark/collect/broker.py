@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
@@ -23,11 +26,34 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.record import scan_record
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.spark.cluster.pulling import PULL_CODES, pull_header
-from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.options.definitions import READER_GROUP
 from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.tables.rows import BrokerState, Pair, Sample, TimeSpan, is_filter
+
+
+class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
+    namesrv: str = ""
+    """`host:port;host:port`; if empty, the value of the environment variable NAMESRV_ADDR."""
+    namesrv_url: str = ""
+    """HTTP address that lists name servers."""
+    cluster: str | None = None
+    """Restricts the collector to the brokers of this cluster."""
+    timestamp_budget: Annotated[int, Meta(ge=0)] = 2000
+    """Message-age queries per broker and snapshot; each may read the commit log from disk."""
+    sample_tags: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """Unread messages tested per filtered topic of a group; 0 tests none."""
+    pipeline: Annotated[int, Meta(ge=1, le=1024)] = 32
+    """Concurrent queries per broker."""
+    timeout_ms: Annotated[int, Meta(ge=1)] = 15_000
+    """Timeout of one query."""
+    reply_bytes_max: Annotated[int, Meta(ge=1024)] = 256 * 1024 * 1024
+    """Largest accepted answer; all offsets of a large broker arrive in a single one."""
+    credentials: SessionCredentials | None = None
+    tls: TlsSettings = TlsSettings()
+
 
 SAMPLED_PAIRS_MAX: Final = 100
 """Maximum number of sampled pairs of topic and group per broker and snapshot; each pair costs about

@@ -9,10 +9,16 @@ from typing import Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.errors import CometError
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.collect.exposition import CollectorStats
-from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.collect.snapshot import MINUTE_MS, Snapshot, snapshot_id_of, take
-from cometmq.spark.collect.writer import is_taken, write
+from cometmq.spark.collect.snapshot import (
+    MINUTE_MS,
+    Snapshot,
+    is_taken,
+    snapshot_id_of,
+    take,
+    write,
+)
 
 Say = Callable[[str], None]
 

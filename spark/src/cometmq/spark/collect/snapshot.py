@@ -4,6 +4,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,10 +20,11 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
-from cometmq.spark.collect.broker import ask
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.broker import CollectSettings, ask
 from cometmq.spark.tables import rows
+from cometmq.spark.tables.arrow import versioned
 from cometmq.spark.tables.columns import TABLES
+from cometmq.spark.tables.files import write_parquet
 from cometmq.spark.tables.rows import BrokerState
 
 MINUTE_MS: Final = 60_000
@@ -123,3 +126,36 @@ async def _asked(
     except CometError as error:
         return state.emptied(str(error))
     return state
+
+
+WRITE_ORDER: Final = ("offsets", "groups", "brokers", "progress")
+RAW: Final = "raw"
+
+
+def hour_of(snapshot_id: int) -> datetime:
+    moment = datetime.fromtimestamp(snapshot_id * 60, tz=UTC)
+    return moment.replace(minute=0, second=0)
+
+
+def hour_folder(hour: datetime) -> str:
+    return f"dt={hour:%Y-%m-%d}/hh={hour:%H}"
+
+
+def snapshot_path(root: Path, table: str, snapshot_id: int) -> Path:
+    return root / RAW / table / hour_folder(hour_of(snapshot_id)) / f"snap-{snapshot_id}.parquet"
+
+
+def is_taken(root: Path, snapshot_id: int) -> bool:
+    """Return whether a complete snapshot of this minute exists."""
+    return snapshot_path(root, WRITE_ORDER[-1], snapshot_id).exists()
+
+
+def write(root: Path, snapshot: Snapshot) -> dict[str, int]:
+    """Write all tables; return row counts by table, or {} if another collector has written them."""
+    tables = snapshot.tables()
+    if is_taken(root, snapshot.snapshot_id):
+        return {}
+    for name in WRITE_ORDER:
+        path = snapshot_path(root, name, snapshot.snapshot_id)
+        write_parquet(path, versioned(tables[name]))
+    return {name: tables[name].num_rows for name in WRITE_ORDER}

@@ -24,9 +24,9 @@ from cometmq.insight.judge import LATE_S, RISK_S, SEVERITIES, WINDOW_S
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.visible import visible
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.collect.exposition import CollectorStats, exposed
 from cometmq.spark.collect.loop import INTERVAL_MIN_S, collect_once, collect_until_signal
-from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.lag.columns import Header
 from cometmq.spark.lag.rules import Rules
 

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cometmq.remoting.errors import CometError
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import Header, Report
 from cometmq.spark.lag.history.inputs import keep

@@ -20,7 +20,7 @@ from cometmq.insight.judge import BAD
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.errors import CometError, CommandError
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.lag.columns import REPORT_TABLES, Report, Row
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.files import write_bytes

@@ -32,9 +32,8 @@ from cometmq.spark.checks import check_stream
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import BrokerUnreachable, DataLoss, NameServerUnreachable, Refused
 from cometmq.spark.log import WORKER_LOG
-from cometmq.spark.options.definitions import Options
+from cometmq.spark.options.definitions import Options, duration_ms
 from cometmq.spark.options.offsets_json import Queue, from_json, to_json
-from cometmq.spark.options.values import duration_ms
 from cometmq.spark.read.batch import ranges_of
 from cometmq.spark.read.fetching import data_loss
 from cometmq.spark.read.planning import (

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from cometmq.spark.checks import check_common
 from cometmq.spark.cluster.connection import LinkSettings
 from cometmq.spark.cluster.topics import addresses_of
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.errors import OptionError
 from cometmq.spark.log import WORKER_LOG

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import record_of
-from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.api_types.security_sections import GROUP_KEY_FILE
 from cometmq.operator.app import OperatorApp
 from cometmq.operator.broker_groups.group_elector import Addresses
 from cometmq.operator.settings import OperatorSettings

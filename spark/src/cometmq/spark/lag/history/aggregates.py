@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from cometmq.spark.collect.writer import hour_of
+from cometmq.spark.collect.snapshot import hour_of
 from cometmq.spark.tables.arrow import arrow_schema
 from cometmq.spark.tables.columns import columns, ddl
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.remoting.errors import CometError
-from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, hour_of
+from cometmq.spark.collect.snapshot import RAW, WRITE_ORDER, hour_folder, hour_of
 from cometmq.spark.lag.history.aggregates import AGG10, hour_file
 from cometmq.spark.tables.arrow import VERSION_KEY, arrow_schema
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, ddl

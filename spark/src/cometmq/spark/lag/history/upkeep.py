@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cometmq.remoting.errors import UNREADABLE_JSON
-from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder
+from cometmq.spark.collect.snapshot import RAW, WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, agg10, agg60, hour_file
 from cometmq.spark.lag.history.inputs import KEPT, REPORT
 from cometmq.spark.lag.history.snapshots import (

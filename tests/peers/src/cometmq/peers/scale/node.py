@@ -17,7 +17,7 @@ from typing import Any, Final
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import KubeApi
-from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.api_types.security_sections import GROUP_KEY_FILE
 from cometmq.operator.broker_groups.render import CONFIG_FILE
 from cometmq.peers.scale.cluster import Cluster, given_cluster
 from cometmq.runtime import logging, properties
