@@ -46,8 +46,8 @@ def changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
                 yield node, f"({ast.unparse(node.operand)})"
             case ast.Constant(value=bool()):
                 yield node, str(not node.value)
-            case ast.Constant(value=int()):
-                yield node, str(node.value + 1)
+            case ast.Constant(value=int(number)):
+                yield node, str(number + 1)
             case ast.Return(value=value) if value is not None:
                 yield node, "return None"
             case ast.Raise() | ast.Continue() | ast.Break():
