@@ -6,7 +6,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
-from cometmq.cli.archives.form import Folder, QueueKey, QueueSpan, unwritable
+from cometmq.cli.archives.form import Folder, QueueKey, QueueSpan, writing
 from cometmq.cli.archives.segments import SegmentWriter
 from cometmq.cli.verbs.patience import BUSY
 from cometmq.client.admin import AdminClient
@@ -105,25 +105,20 @@ class Copy:
         """Write one file of a queue; return the offset at which the next file begins."""
         name = f"{self._number:06}.jsonl.gz"
         self._number += 1
-        try:
+        with writing(self._folder.path):
             writer = SegmentWriter(self._folder.path / name, key, at)
-        except OSError as error:
-            raise unwritable(self._folder.path, error) from error
-        empty = EmptyAnswers(MessageQueue(*key))
-        try:
-            while writer.next < end and not writer.is_full:
-                await self._answer(writer, key, end, empty)
-        except OSError as error:
-            writer.drop()
-            raise unwritable(self._folder.path, error) from error
-        except BaseException:
-            with suppress(OSError):  # the first error is reported
-                self._keep(writer)
-            raise
-        try:
+            empty = EmptyAnswers(MessageQueue(*key))
+            try:
+                while writer.next < end and not writer.is_full:
+                    await self._answer(writer, key, end, empty)
+            except OSError:
+                writer.drop()
+                raise
+            except BaseException:
+                with suppress(OSError):  # the first error is reported
+                    self._keep(writer)
+                raise
             self._keep(writer)
-        except OSError as error:
-            raise unwritable(self._folder.path, error) from error
         return writer.next
 
     def _keep(self, writer: SegmentWriter) -> None:

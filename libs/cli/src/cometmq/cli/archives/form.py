@@ -17,7 +17,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -54,26 +54,32 @@ class Lines:
         self.size += len(line)
 
 
-@contextmanager
-def claimed(path: Path, purpose: str) -> Iterator[int]:
-    """Lock a file, which is created if it is missing; yield its descriptor.
+def locked(path: Path, purpose: str) -> BinaryIO:
+    """Open a file, which is created if it is missing, and lock it until it is closed.
 
     Raise ClientError if another process has locked it for the same purpose, and OSError if it
     cannot be written. On a file system without locks, every process gets the lock.
     """
-    descriptor = _unlinked(path, os.O_RDWR | os.O_CREAT)
+    file = os.fdopen(_unlinked(path, os.O_RDWR | os.O_CREAT), "rb")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ClientError(
-                f"{path} is in use by another {purpose}: wait until it ends"
-            ) from error
-        except OSError:  # a file system without locks
-            pass
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ClientError(f"{path} is in use by another {purpose}: wait until it ends") from error
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise ClientError for the OSError of a folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ClientError(
+            f"{path} cannot be written: {error.strerror or error}; repeat the command to go on"
+        ) from error
 
 
 def opened(path: Path) -> BinaryIO:
@@ -250,13 +256,11 @@ class Folder:
     def finish(self, ended: str) -> None:
         """Write the last line; `ended` is the time, as text."""
         table = self.path / SEGMENTS
-        try:
+        with writing(self.path):
             before = table.read_bytes()[: self._table.size] if self.segments else b""
             digest = hashlib.sha256(before).hexdigest()
             end = End(ended=ended, messages=self.message_count, sha256=digest)
             self._append(msgspec.json.encode({"end": msgspec.to_builtins(end)}))
-        except OSError as error:
-            raise unwritable(self.path, error) from error
         self.end = end
 
     def _append(self, line: bytes) -> None:
@@ -268,58 +272,34 @@ class Folder:
 def created(path: Path, plan: Plan) -> Iterator[Folder]:
     """Begin a backup in a folder that is new or empty; only its owner can read it."""
     new = path / f"{PLAN}.new"
-    try:
-        if path.exists() and (
-            not path.is_dir() or any(_is_taken(it, new) for it in path.iterdir())
+    with writing(path):
+        if path.exists() and not (
+            path.is_dir() and all(it == new or it.name.startswith(FOREIGN) for it in path.iterdir())
         ):
             raise ClientError(f"{path} exists and is no backup: name a new or an empty folder")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    with _claimed(path, new):
+        lock = locked(new, "backup")
+    with lock:
         if is_begun(path):  # by a run that has locked the file before
             new.unlink(missing_ok=True)
             raise ClientError(f"{path} is in use by another backup: wait until it ends")
-        try:
+        with writing(path):
             Lines(new, 0).append(msgspec.json.format(msgspec.json.encode(plan), indent=1))
             new.rename(path / PLAN)  # with its lock
             sync_folder(path)
-        except OSError as error:
-            raise unwritable(path, error) from error
         yield Folder(path, plan)
-
-
-def _is_taken(file: Path, new: Path) -> bool:
-    return file != new and not file.name.startswith(FOREIGN)
 
 
 @contextmanager
 def resumed(path: Path) -> Iterator[Folder]:
     """Continue a backup from where the last run ended."""
-    with _claimed(path, path / PLAN):
+    with writing(path):
+        lock = locked(path / PLAN, "backup")
+    with lock:
         folder = load(path)
-        try:
+        with writing(path):
             folder.clean()
-        except OSError as error:
-            raise unwritable(path, error) from error
         yield folder
-
-
-@contextmanager
-def _claimed(path: Path, file: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(claimed(file, "backup"))
-        except OSError as error:
-            raise unwritable(path, error) from error
-        yield
-
-
-def unwritable(path: Path, error: OSError) -> ClientError:
-    """Return the error for a folder that cannot be written."""
-    return ClientError(
-        f"{path} cannot be written: {error.strerror or error}; repeat the command to go on"
-    )
 
 
 def is_begun(path: Path) -> bool:

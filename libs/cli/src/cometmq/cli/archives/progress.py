@@ -3,14 +3,14 @@
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
-from cometmq.cli.archives.form import PLAN_BYTES_MAX, Lines, QueueKey, claimed, opened
+from cometmq.cli.archives.form import PLAN_BYTES_MAX, Lines, QueueKey, locked, opened
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import UNREADABLE_JSON
@@ -162,10 +162,8 @@ class Progress:
         self.is_done = True
 
     def _append(self, line: bytes, *, is_synced: bool) -> None:
-        try:
+        with _writing(self.path):
             self._table.append(line, is_synced=is_synced)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
         self._unsynced = 0 if is_synced else self._unsynced
 
 
@@ -176,33 +174,25 @@ def claim(path: Path, size: int) -> Iterator[None]:
     Raise ClientError if its complete lines no longer have `size` bytes, because another restore has
     written it.
     """
-    with ExitStack() as stack:
-        try:
-            descriptor = stack.enter_context(claimed(path, "restore"))
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                found = _whole_bytes(file)
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        if found != size:
+    with _writing(path):
+        file = locked(path, "restore")
+    with file:
+        if _whole_bytes(file) != size:
             raise ClientError(f"another restore has written {path} meanwhile: repeat the command")
         yield
 
 
 def forget(path: Path) -> None:
     """Empty a progress file; the file itself remains, because it is locked."""
-    try:
+    with _writing(path):
         os.truncate(path, 0)
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def begin(path: Path, head: Head, files: Collection[str]) -> Progress:
     """Write the first line of a new restore."""
     table = Lines(path, 0)
-    try:
+    with _writing(path):
         table.append(msgspec.json.encode(head) + b"\n")
-    except OSError as error:
-        raise _unwritable(path, error) from error
     return Progress(table, head, files)
 
 
@@ -245,8 +235,12 @@ def _damaged(path: Path, number: int, why: object) -> InvalidArgument:
     )
 
 
-def _unwritable(path: Path, error: OSError) -> ClientError:
-    return ClientError(
-        f"{path}, the progress of the restore, cannot be written: {error.strerror or error}; name"
-        " another file with --progress"
-    )
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ClientError(
+            f"{path}, the progress of the restore, cannot be written: {error.strerror or error};"
+            " name another file with --progress"
+        ) from error
