@@ -4,24 +4,23 @@
 import asyncio
 import multiprocessing
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, run, with_access
 from cometmq.cli.lazy import App
+from cometmq.cli.meter import live
 from cometmq.cli.operation.bench_client import Histogram, Outcome, Task, client
 from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, print_errors, print_facts, print_json, print_rows
 from cometmq.cli.say import say
-from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.sent import delay_ms_of
 from cometmq.client import ClientOptions, MessageQueue
 from cometmq.client.admin import AdminClient
@@ -261,8 +260,15 @@ async def _collected(task: Task, pipes: Sequence[Any]) -> list[Outcome]:
     open_pipes = dict(enumerate(pipes))
     begin = monotonic()
     limit_s = (task.duration_s or 0) + task.delay_ms / 1_000 + EXTRA_S
-    bar = _Bar(task)
-    with bar:
+
+    def progress() -> str:
+        seconds, count = monotonic() - begin, sum(counts)
+        share = seconds / task.duration_s if task.duration_s else 0.0
+        done = min(BAR_CHARS, int(share * BAR_CHARS))
+        bar = "#" * done + "." * (BAR_CHARS - done)
+        return f"[{bar}] {count:,} messages, {count / max(seconds, 0.1):,.0f}/s"
+
+    async with live(progress):
         while open_pipes and monotonic() - begin < limit_s:
             await asyncio.sleep(0.05)
             for number, pipe in list(open_pipes.items()):
@@ -278,34 +284,7 @@ async def _collected(task: Task, pipes: Sequence[Any]) -> list[Outcome]:
                         continue
                     continue
                 open_pipes.pop(number, None)
-            bar.show(monotonic() - begin, sum(counts))
     return found
-
-
-class _Bar:
-    """A progress bar on standard error, only on a terminal."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._is_shown = is_terminal(sys.stderr)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-    def show(self, seconds: float, count: int) -> None:
-        """Show how much of the time, or of the messages, is over."""
-        if not self._is_shown:
-            return
-        share = seconds / self._task.duration_s if self._task.duration_s else 0.0
-        done = min(BAR_CHARS, int(share * BAR_CHARS))
-        bar = "#" * done + "." * (BAR_CHARS - done)
-        sys.stderr.write(f"\r\x1b[K[{bar}] {count:,} messages, {count / max(seconds, 0.1):,.0f}/s")
-        sys.stderr.flush()
 
 
 # -- results ----------------------------------------------------------------------------------

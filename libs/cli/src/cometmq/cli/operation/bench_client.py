@@ -8,9 +8,12 @@ were due meanwhile, as it would delay their users ("coordinated omission" is avo
 
 import asyncio
 import struct
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from math import inf
 from time import monotonic, monotonic_ns, process_time
 from typing import Any, Final
@@ -36,71 +39,54 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP
 from cometmq.runtime.service import new_event_loop
 
-SUB_BITS: Final = 11
-"""Values below 2 ** SUB_BITS are exact; above, half as many buckets share each power of two."""
+EXACT_BITS: Final = 11
+"""Values below 2 ** EXACT_BITS are exact; above, this number of leading bits counts."""
 VALUE_MAX: Final = (1 << 32) - 1
 """About 71 minutes in microseconds; longer latencies count as this."""
 PERCENTILES: Final = (50.0, 75.0, 90.0, 99.0, 99.9, 99.99)
-_HALF: Final = 1 << (SUB_BITS - 1)
 
 
 class Histogram(msgspec.Struct):
     """Counts of values in microseconds."""
 
     counts: dict[int, int] = {}
-    """By bucket; at most 23,000 buckets exist."""
+    """By rounded value; at most 23,000 of these exist."""
     count: int = 0
     total: int = 0
-    least: int = VALUE_MAX
     most: int = 0
 
     def add(self, value: int) -> None:
         """Count a value; negative ones, of clocks that went back, count as 0."""
         value = min(max(value, 0), VALUE_MAX)
-        bucket = bucket_of(value)
+        bucket = rounded(value)
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.count += 1
         self.total += value
-        self.least = min(self.least, value)
         self.most = max(self.most, value)
 
     def merge(self, other: "Histogram") -> None:
         """Add the counts of another histogram."""
-        for bucket, count in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + count
+        self.counts = dict(Counter(self.counts) + Counter(other.counts))
         self.count += other.count
         self.total += other.total
-        self.least = min(self.least, other.least)
         self.most = max(self.most, other.most)
 
     def percentiles(self, wanted: Iterable[float] = PERCENTILES) -> Mapping[float, int]:
         """Return, for each wanted percentage, the value that this share of all values does not
         exceed.
         """
-        rows = sorted(self.counts.items())
-        found: dict[float, int] = {}
-        for share in wanted:
-            rank, seen = max(1, -(-self.count * share // 100)), 0
-            for bucket, count in rows:
-                seen += count
-                if seen >= rank:
-                    found[share] = min(highest_of(bucket), self.most)
-                    break
-        return found
+        values = sorted(self.counts)
+        sums = list(accumulate(self.counts[it] for it in values))
+        ranks = {share: max(1, -(-self.count * share // 100)) for share in wanted if sums}
+        return {
+            share: min(values[bisect_left(sums, rank)], self.most) for share, rank in ranks.items()
+        }
 
 
-def bucket_of(value: int) -> int:
-    """Return the bucket of a value."""
-    shift = max(0, value.bit_length() - SUB_BITS)
-    return shift * _HALF + (value >> shift)
-
-
-def highest_of(bucket: int) -> int:
-    """Return the largest value of a bucket."""
-    if bucket < 2 * _HALF:
-        return bucket
-    shift = bucket // _HALF - 1
-    return ((bucket - shift * _HALF + 1) << shift) - 1
+def rounded(value: int) -> int:
+    """Return the largest value that has the same leading bits."""
+    rest = max(0, value.bit_length() - EXACT_BITS)
+    return value | ((1 << rest) - 1)
 
 
 GROUP: Final = "CLI_BENCH"
