@@ -81,7 +81,7 @@ async def test_a_group_continues_after_a_power_failure_once_a_person_accepts_the
         for broker in world.brokers.values():
             await broker.kill()
         world.brokers.clear()
-        monkeypatch.setattr("cometmq.runtime.process.boot._BOOT_ID", rebooted)
+        monkeypatch.setattr("cometmq.runtime.process.system._BOOT_ID", rebooted)
         for ordinal in range(2):
             await world.start_broker(ordinal)
 

@@ -15,7 +15,7 @@ import pytest
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port
 from cometmq.peers.processes import Child
-from cometmq.runtime.process.priority import NICENESS
+from cometmq.runtime.process.system import NICENESS
 
 START_S = 180
 DEADLINE_S = 60

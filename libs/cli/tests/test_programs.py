@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
-from cometmq.runtime.process.priority import NICENESS
+from cometmq.runtime.process.system import NICENESS
 from cometmq.runtime.programs import COMMANDS
 
 from .starting import (

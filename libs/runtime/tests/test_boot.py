@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.runtime.process import boot
+from cometmq.runtime.process import system
 from cometmq.runtime.worker import Worker
 
 IDLE = 3
@@ -13,12 +13,12 @@ IOPRIO_GET = {"x86_64": 252, "aarch64": 31}
 
 
 def test_the_boot_id_is_the_kernels():
-    assert boot.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    assert system.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
 def test_an_unknown_boot_has_no_id(monkeypatch, tmp_path):
-    monkeypatch.setattr(boot, "_BOOT_ID", tmp_path / "missing")
-    assert boot.boot_id() == ""
+    monkeypatch.setattr(system, "_BOOT_ID", tmp_path / "missing")
+    assert system.boot_id() == ""
 
 
 async def test_the_disk_serves_a_worker_after_all_others():
@@ -36,7 +36,7 @@ def test_each_machine_has_its_own_number_of_the_system_call(monkeypatch, machine
     calls: list[tuple[int, ...]] = []
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: FakeKernel(calls))
-    assert boot.use_idle_io() is (number is not None)
+    assert system.use_idle_io() is (number is not None)
     assert calls == ([] if number is None else [(number, 1, 0, IDLE << 13)])
 
 
@@ -51,9 +51,9 @@ class FakeKernel:
 
 def io_class() -> int | None:
     """Return the calling thread's I/O class, or None where it cannot be read."""
-    assert IOPRIO_GET.keys() == boot._IOPRIO_SET.keys()
+    assert IOPRIO_GET.keys() == system._IOPRIO_SET.keys()
     number = IOPRIO_GET.get(platform.machine())
     if number is None:
         return None
-    priority: int = ctypes.CDLL(None).syscall(number, *boot._THIS_THREAD)
+    priority: int = ctypes.CDLL(None).syscall(number, *system._THIS_THREAD)
     return priority >> 13

@@ -5,8 +5,8 @@ import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.certificate import self_signed_pem
-from cometmq.runtime.certificate_files import expiries_named_in
 from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.tls_keys import expiries_named_in
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freed memory is released whenever a process has grown and no flood lasts."""
 
-from cometmq.runtime.process.freed_memory import FreedMemory
+from cometmq.runtime.process.memory import FreedMemory
 
 
 async def test_memory_is_released_after_each_growth() -> None:

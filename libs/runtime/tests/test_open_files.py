@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from cometmq.runtime.process import open_files
-from cometmq.runtime.process.open_files import open_files_limit, raise_open_files_limit
+from cometmq.runtime.process import system
+from cometmq.runtime.process.system import open_files_limit, raise_open_files_limit
 
 RUN = """
 import resource
-from cometmq.runtime.process.open_files import open_files_limit
+from cometmq.runtime.process.system import open_files_limit
 from cometmq.runtime.service import run
 
 async def main(stop):
@@ -58,6 +58,6 @@ def test_without_a_hard_limit_the_soft_limit_becomes_large(monkeypatch):
     [(1 << 20, 20_000), (4_096, 4_096 - 512 - 512), (1_024, 128), (200, 25)],
 )
 def test_connections_leave_descriptors_for_all_other_files(monkeypatch, limit, connections):
-    monkeypatch.setattr(open_files, "open_files_limit", lambda: limit)
-    assert open_files.connections_within(20_000, files_max=512) == connections
-    assert open_files.connections_within(10, files_max=512) == 10
+    monkeypatch.setattr(system, "open_files_limit", lambda: limit)
+    assert system.connections_within(20_000, files_max=512) == connections
+    assert system.connections_within(10, files_max=512) == 10

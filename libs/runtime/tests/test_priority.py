@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.runtime.process import priority
-from cometmq.runtime.process.priority import NICENESS, yield_processors
+from cometmq.runtime.process import system
+from cometmq.runtime.process.system import NICENESS, yield_processors
 
 RUN = """
 import os, threading
 from pathlib import Path
-from cometmq.runtime.process.priority import yield_processors
+from cometmq.runtime.process.system import yield_processors
 
 os.nice({niceness})
 yield_processors()
@@ -71,6 +71,6 @@ def test_a_sandbox_that_forbids_it_does_no_harm(monkeypatch, tmp_path, error):
         group.unlink(missing_ok=True)
         if text is not None:
             group.write_text(text)
-        monkeypatch.setattr(priority, "_AUTOGROUP", group)
+        monkeypatch.setattr(system, "_AUTOGROUP", group)
         yield_processors()
         assert text is None or group.read_text() == text

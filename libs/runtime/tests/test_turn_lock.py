@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.runtime.turn_lock import TurnExpired, TurnLock
+from cometmq.runtime.incremental import TurnExpired, TurnLock
 
 
 class Rig:

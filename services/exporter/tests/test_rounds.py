@@ -2,13 +2,13 @@
 """Rounds against scripted brokers: failures, limits, and what is logged."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from cometmq.exporter.figures import RoundEnd
-from cometmq.exporter.rounds import Rounds, fair_size
+from cometmq.client.admin import AdminClient
+from cometmq.exporter.rounds import RoundEnd, Rounds, fair_size
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ConsumeStatus
@@ -98,7 +98,7 @@ class Scene:
         self.cluster = FakeCluster(*brokers)
         self.log = Recorder()
         self.rounds = Rounds(
-            self.cluster,
+            cast("AdminClient", self.cluster),
             msgspec.structs.replace(ExporterSettings(), **settings),
             clock=FakeClock(),
             log=self.log,

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from cometmq.control.server import ControlServer
-from cometmq.runtime.process.freed_memory import GROWTH_BYTES, anonymous_bytes
+from cometmq.runtime.process.memory import GROWTH_BYTES, anonymous_bytes
 
 HEADERS, SETTINGS, CONTINUATION = 1, 4, 9
 FLOOD_S = 2.0

@@ -241,5 +241,5 @@ class LazyGroup(Group):
             if not info.accepts_empty:
                 refuse_empty(called, rest)
             if ctx.resilient_parsing:  # a shell completes
-                import_module("cometmq.cli.hints.completion").complete_names(command)
+                import_module("cometmq.cli.hints").complete_names(command)
         return called, command, rest

@@ -188,7 +188,7 @@ class Commands(LazyGroup):
 
     def suggested(self, word: str) -> Sequence[str]:
         """Return commands for a name that users of other tools may try."""
-        from cometmq.cli.hints.suggestions import SUGGESTIONS  # noqa: PLC0415  # rarely needed
+        from cometmq.cli.hints import SUGGESTIONS  # noqa: PLC0415  # rarely needed
 
         return SUGGESTIONS.get(word, ())
 

@@ -52,7 +52,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import GRID_S, TaskSet, describe, due_on_grid
 from cometmq.runtime.places import check_port
-from cometmq.runtime.process.freed_memory import FreedMemory
+from cometmq.runtime.process.memory import FreedMemory
 
 CONNECTIONS_MAX: Final = 256
 """gRPC would accept connections until the process has no descriptors left, and the broker's own

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run long jobs on the event loop in steps, so that other callbacks can run in between.
+"""Run long jobs on the event loop in steps, so that other callbacks can run in between; a lock
+for which owners take turns.
 
 A thread would not help with pure Python code, or with one long call into an extension: the thread
 holds the interpreter lock, so the loop still has to wait.
@@ -7,11 +8,11 @@ holds the interpreter lock, so the loop still has to wait.
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
-from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.runtime.turn_lock import TurnLock
+from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
 
 T = TypeVar("T")
 
@@ -63,6 +64,68 @@ class LaterSteps:
                 self._waiting.append(work)
             if self._waiting:
                 asyncio.get_running_loop().call_soon(self._go_on)
+
+
+_WAITING_MAX: Final = 1 << 40  # no limit: the code that starts the tasks bounds their number
+
+
+class TurnExpired(Exception):
+    """The turn of a waiter did not come in time."""
+
+
+class TurnLock:
+    """Held by one task at a time, for which owners take turns: many waiters of one owner delay
+    another by one turn only.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(_WAITING_MAX)
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of waiters."""
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def hold(
+        self, requester: Requester, wait_s_max: float | None = None
+    ) -> AsyncIterator[None]:
+        """Wait for the lock, and hold it; the waiters of one requester keep their order.
+
+        Raise TurnExpired if the turn of this one does not come within `wait_s_max`; the waiters of
+        one requester expire in their order.
+        """
+        if self.is_held:
+            await self._wait(requester, wait_s_max)
+        self.is_held = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, requester: Requester, wait_s_max: float | None) -> None:
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.put(requester, came)
+        try:
+            async with asyncio.timeout(wait_s_max):
+                await came
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if not came.cancelled():  # it had its turn already
+                self._pass_on()
+            # Waiters expire in order, so none stays in the queue behind one that goes on waiting.
+            self._waiting.discard_first(requester, asyncio.Future.done)
+            if isinstance(error, TimeoutError):
+                raise TurnExpired from None
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            came = self._waiting.pop()
+            if not came.done():  # cancelled
+                came.set_result(None)
+                return
+        self.is_held = False
 
 
 class IncrementalRunner:

@@ -23,7 +23,7 @@ from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
 from cometmq.runtime.process.garbage import Sweeps, freezing, sweep
 from cometmq.runtime.process.memory import return_freed_memory
-from cometmq.runtime.process.open_files import raise_open_files_limit
+from cometmq.runtime.process.system import raise_open_files_limit
 from cometmq.runtime.worker import check_threads, refused_thread
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]

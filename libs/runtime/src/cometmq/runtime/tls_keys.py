@@ -21,10 +21,12 @@ from msgspec import Meta, field
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.setting_facts import GUARD, PATH, SECRET
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.remoting.transport.certificate import first_expiry_of
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime import properties
 from cometmq.runtime.files import at_home
+from cometmq.runtime.settings import load
 from cometmq.runtime.settings.faults import Faults
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
@@ -304,3 +306,31 @@ def _parsed(path: Path, shown: str) -> dict[str, _InFile]:
         raise SettingsError(f"{shown}: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"{shown}: {error}") from error
+
+
+class _Tls(msgspec.Struct, frozen=True, kw_only=True):
+    tls_client: ClientKeys = field(default_factory=ClientKeys)
+    tls_config_file: ConfigFile = CONFIG_FILE_FIELD
+
+
+def expiries_named_in(file: Path) -> dict[str, float]:
+    """Return when the first certificate in each TLS file of a client program expires, in seconds
+    since 1970, by setting; empty if the program connects without TLS.
+
+    Files that cannot be read are left out. Raise SettingsError if the settings file cannot be used.
+    """
+    loaded = load(_Tls, prefix="", file=file, env={}, is_part=True)
+    tls = client_tls(loaded.value, loaded.label)
+    if not tls.enable:
+        return {}
+    found: dict[str, float] = {}
+    for name, path in (("certPath", tls.cert_path), ("trustCertPath", tls.trust_cert_path)):
+        if path is None:
+            continue
+        try:
+            expiry_s = first_expiry_of(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if expiry_s is not None:
+            found[f"tls.client.{name}"] = expiry_s
+    return found

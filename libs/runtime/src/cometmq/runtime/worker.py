@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from cometmq.remoting.errors import CometError, Overloaded
-from cometmq.runtime.process.boot import use_idle_io
+from cometmq.runtime.process.system import use_idle_io
 
 T = TypeVar("T")
 

@@ -72,8 +72,7 @@ from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.places import listening
-from cometmq.runtime.process.freed_memory import FreedMemory
-from cometmq.runtime.process.memory import release_free_memory
+from cometmq.runtime.process.memory import FreedMemory, release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls

@@ -79,11 +79,10 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.incremental import IncrementalRunner, LaterSteps
+from cometmq.runtime.incremental import IncrementalRunner, LaterSteps, TurnLock
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Alarm
-from cometmq.runtime.turn_lock import TurnLock
 from cometmq.store.message_store import MessageStore
 
 

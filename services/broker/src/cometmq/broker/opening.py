@@ -16,9 +16,8 @@ from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.places import prepare_folder
-from cometmq.runtime.process.boot import boot_id
 from cometmq.runtime.process.memory import memory_limit_bytes
-from cometmq.runtime.process.open_files import connections_within, open_files_limit
+from cometmq.runtime.process.system import boot_id, connections_within, open_files_limit
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tls_keys import Label, server_tls
 from cometmq.runtime.worker import Worker

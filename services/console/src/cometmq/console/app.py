@@ -39,7 +39,6 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch
 from cometmq.remoting.transport.tls_contexts import WatchedContext, renewing, server_context
 from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.certificate_files import expiries_named_in
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import at_home
 from cometmq.runtime.http.server import HttpServer
@@ -48,7 +47,7 @@ from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import Label, client_tls_if_on, server_tls
+from cometmq.runtime.tls_keys import Label, client_tls_if_on, expiries_named_in, server_tls
 
 if TYPE_CHECKING:
     from cometmq.console.login.oidc import Oidc

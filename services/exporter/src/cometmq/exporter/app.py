@@ -6,9 +6,8 @@ from typing import Final
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
-from cometmq.exporter.figures import ExporterStats, Figures
 from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
-from cometmq.exporter.rounds import Rounds
+from cometmq.exporter.rounds import ExporterStats, Figures, Rounds
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import credentials_of

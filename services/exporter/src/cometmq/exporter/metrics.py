@@ -12,7 +12,7 @@ repeat the names.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cometmq.exporter.figures import ExporterStats, Figures
+from cometmq.exporter.rounds import ExporterStats, Figures
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_counter, labelled_gauge
 
 _CLIENT: Final = ("clientAddr", "clientId", "group", "topic")

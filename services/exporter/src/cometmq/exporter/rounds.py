@@ -12,21 +12,82 @@ members and topics.
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from cometmq.exporter.figures import ClientRow, ExporterStats, Figures, GroupRow, RoundEnd
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.exporter.settings import ExporterSettings
-from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
-from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.bodies.connections import Connection
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ConsumeStatus
 from cometmq.remoting.errors import AccessDenied, CometError, ConsumerNotOnline, ServerError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
+
+
+class ClientRow(NamedTuple):
+    """The figures of one consumer for one topic."""
+
+    address: str
+    client_id: str
+    group: str
+    topic: str
+    status: ConsumeStatus
+
+
+class GroupRow(NamedTuple):
+    """The members of one group; their addresses and ids are joined by commas."""
+
+    addresses: str
+    client_ids: str
+    group: str
+    member_count: int
+
+
+class LeftOut(msgspec.Struct):
+    """What the last round left out because of a limit."""
+
+    groups: int = 0
+    clients: int = 0
+    late: int = 0
+    rows: int = 0
+
+
+class Figures(msgspec.Struct):
+    """The figures of one round."""
+
+    rows: list[ClientRow] = []
+    groups: list[GroupRow] = []
+    group_count: int = 0
+    client_count: int = 0
+    left_out: LeftOut = msgspec.field(default_factory=LeftOut)
+    brokers: dict[str, str] = {}
+    """Why a broker could not be asked, by name; empty for a broker that answered."""
+
+
+class RoundEnd(StrEnum):
+    """How a round ended."""
+
+    COMPLETE = "complete"
+    LATE = "late"
+    FAILED = "failed"
+
+
+class ExporterStats:
+    """Counters since the start, and the figures of the last round."""
+
+    def __init__(self) -> None:
+        self.rounds = dict.fromkeys(RoundEnd, 0)
+        self.asked_count = 0
+        self.failed_count = 0
+        self.last_round_s = 0.0
+        self.last_round_at_s = 0.0
+        self.figures = Figures()
 
 
 class News:
@@ -56,42 +117,13 @@ NAME_LENGTH_MAX: Final = 255
 """Longer names of groups, clients and topics are left out; RocketMQ's own limits are lower."""
 
 
-class Broker(Protocol):
-    """The requests of a round to one broker."""
-
-    name: str
-    address: str
-
-    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return all consumer groups of the broker."""
-        ...
-
-    async def consumer_connections(self, group: str) -> ConsumerConnections:
-        """Return the connected members of a group; raise ConsumerNotOnline if there are none."""
-        ...
-
-    async def running_info(
-        self, group: str, client_id: str, *, timeout_ms: int
-    ) -> ConsumerRunningInfo:
-        """Return what a connected consumer reports about itself."""
-        ...
-
-
-class Cluster(Protocol):
-    """The name servers."""
-
-    async def broker_groups(self) -> Mapping[str, Mapping[int, Broker]]:
-        """Return all brokers by name and id."""
-        ...
-
-
 class Member(NamedTuple):
     """A connected consumer, and the broker through which it is asked."""
 
     group: str
     client_id: str
     address: str
-    broker: Broker
+    broker: BrokerAdmin
 
 
 class Failure(msgspec.Struct):
@@ -106,7 +138,7 @@ class Rounds:
     """Runs the rounds one after another, and keeps the figures of the last one."""
 
     def __init__(
-        self, cluster: Cluster, settings: ExporterSettings, *, clock: Clock, log: Log
+        self, cluster: AdminClient, settings: ExporterSettings, *, clock: Clock, log: Log
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -146,7 +178,7 @@ class Rounds:
             self._silent = one.still_silent()
             self._tell(one)
 
-    async def _brokers(self) -> list[Broker]:
+    async def _brokers(self) -> list[BrokerAdmin]:
         """Return one broker of each replica group: the master, or a slave while there is none.
 
         Consumers are connected to both.
@@ -260,7 +292,7 @@ class _Round:
         """Return the group and client id of each member that did not answer when last asked."""
         return self._silent | (self._were_silent & self._unasked)
 
-    async def run(self, brokers: Sequence[Broker]) -> None:
+    async def run(self, brokers: Sequence[BrokerAdmin]) -> None:
         self._found.brokers = {broker.name: "" for broker in brokers}
         for some in self._parts(brokers):
             async with asyncio.TaskGroup() as tasks:
@@ -290,7 +322,7 @@ class _Round:
         size = self._settings.collect_concurrency
         return (items[begin : begin + size] for begin in range(0, len(items), size))
 
-    async def _list_groups(self, broker: Broker) -> None:
+    async def _list_groups(self, broker: BrokerAdmin) -> None:
         try:
             table = await broker.groups()
         except CometError as error:
@@ -309,12 +341,12 @@ class _Round:
         return kept
 
     async def _members_of(
-        self, group: str, brokers: Iterable[Broker]
-    ) -> dict[str, tuple[Connection, Broker]]:
+        self, group: str, brokers: Iterable[BrokerAdmin]
+    ) -> dict[str, tuple[Connection, BrokerAdmin]]:
         """Return the members of a group by client id, each with one broker that it is connected
         to.
         """
-        members: dict[str, tuple[Connection, Broker]] = {}
+        members: dict[str, tuple[Connection, BrokerAdmin]] = {}
         for broker in brokers:
             if self._found.brokers[broker.name] or group not in self._tables[broker.name]:
                 continue
@@ -331,7 +363,7 @@ class _Round:
                     members.setdefault(one.client_id, (one, broker))
         return members
 
-    def _take(self, group: str, members: Mapping[str, tuple[Connection, Broker]]) -> None:
+    def _take(self, group: str, members: Mapping[str, tuple[Connection, BrokerAdmin]]) -> None:
         """Note the members of a group."""
         self._unlisted.discard(group)
         self._found.client_count += len(members)
@@ -405,6 +437,6 @@ class _Round:
         self._found.left_out.rows += self._row_count - kept_count
         self._row_count = kept_count
 
-    def _lost(self, broker: Broker, error: CometError) -> None:
+    def _lost(self, broker: BrokerAdmin, error: CometError) -> None:
         """Note why a broker cannot be asked; the rest of the round does without it."""
         self._found.brokers[broker.name] = f"{broker.address}: {describe(error)}"

@@ -22,9 +22,8 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.namesrv import PutKvConfig, RegisterBroker
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.transport.flow.fair_queue import Requester
-from cometmq.runtime.incremental import Steps
+from cometmq.runtime.incremental import Steps, TurnExpired
 from cometmq.runtime.limits import address_peer
-from cometmq.runtime.turn_lock import TurnExpired
 
 T = TypeVar("T")
 

@@ -27,9 +27,8 @@ from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.runtime.places import check_port, listening, prepare_folder
-from cometmq.runtime.process.freed_memory import FreedMemory
-from cometmq.runtime.process.memory import release_free_memory
-from cometmq.runtime.process.open_files import connections_within
+from cometmq.runtime.process.memory import FreedMemory, release_free_memory
+from cometmq.runtime.process.system import connections_within
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.settings.faults import Faults

@@ -32,7 +32,7 @@ from cometmq.insight.words import counted
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.certificate_files import expiries_named_in
+from cometmq.runtime.tls_keys import expiries_named_in
 
 PREFIX: Final = "CLI_CHECK_"
 """The prefix of the test topics. A topic that a killed process has left can be deleted."""

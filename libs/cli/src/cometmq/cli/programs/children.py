@@ -27,7 +27,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.places import listen
 from cometmq.runtime.process.garbage import no_collections
-from cometmq.runtime.process.priority import yield_processors
+from cometmq.runtime.process.system import yield_processors
 from cometmq.runtime.program import Build, program
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run

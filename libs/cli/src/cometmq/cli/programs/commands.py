@@ -15,7 +15,7 @@ from cometmq.cli.programs.running import (
     named,
     run_program,
 )
-from cometmq.runtime.process.priority import yield_processors
+from cometmq.runtime.process.system import yield_processors
 
 app = App()
 

@@ -30,8 +30,8 @@ from uvicorn.server import ServerState
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.incremental import TurnLock
 from cometmq.runtime.places import BACKLOG
-from cometmq.runtime.turn_lock import TurnLock
 
 ACCEPTED_AT_ONCE: Final = 4
 """Connections that one turn of the loop accepts: each takes 0.2 ms."""

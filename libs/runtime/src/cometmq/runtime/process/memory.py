@@ -5,8 +5,10 @@ The limit is the control group's limit or the machine's memory, whichever is sma
 its page-cache window by the *physical* memory, which is wrong in a container.
 """
 
+import asyncio
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -107,3 +109,46 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+CHECK_S: Final = 5.0
+GROWTH_BYTES: Final = 16 << 20
+
+
+def anonymous_bytes() -> int:
+    """Return the memory of this process without mapped files; 0 if the system reports none."""
+    used = used_memory()
+    return 0 if used is None else used.resident - used.files
+
+
+class FreedMemory:
+    """Releases freed memory whenever the process has grown by GROWTH_BYTES and is quiet."""
+
+    def __init__(
+        self,
+        is_quiet: Callable[[], bool] = lambda: True,
+        *,
+        used_bytes: Callable[[], int] = anonymous_bytes,
+        release: Callable[[], None] = release_free_memory,
+    ) -> None:
+        """`is_quiet` returns whether no flood lasts: memory that is in use cannot be released, and
+        would count as the size from which the process grows. `release` is called on a thread.
+        """
+        self._is_quiet = is_quiet
+        self._used_bytes = used_bytes
+        self._release = release
+        self._least_bytes = used_bytes()
+
+    async def check(self) -> None:
+        """Release freed memory if the process has grown by GROWTH_BYTES since the last release."""
+        used_bytes = self._used_bytes()
+        if used_bytes > self._least_bytes + GROWTH_BYTES and self._is_quiet():
+            await asyncio.to_thread(self._release)
+            self._least_bytes = self._used_bytes()
+        self._least_bytes = min(self._least_bytes, used_bytes)
+
+    async def run(self) -> None:
+        """Check at intervals."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            await self.check()

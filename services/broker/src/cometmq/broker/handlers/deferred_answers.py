@@ -16,8 +16,7 @@ from cometmq.broker.broker import Broker
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CometError, CommandError, ServerError
 from cometmq.remoting.transport.tasks import describe
-from cometmq.runtime.incremental import Steps
-from cometmq.runtime.turn_lock import TurnExpired
+from cometmq.runtime.incremental import Steps, TurnExpired
 from cometmq.store.reads import Lookup, Pause
 
 T = TypeVar("T")

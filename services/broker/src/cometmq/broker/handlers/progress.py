@@ -58,8 +58,7 @@ from cometmq.remoting.commands.admin import (
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
 from cometmq.remoting.versions import PULL_OFFSET_MIN
-from cometmq.runtime.incremental import Steps
-from cometmq.runtime.turn_lock import TurnExpired
+from cometmq.runtime.incremental import Steps, TurnExpired
 from cometmq.store.reads import Lookup, Pause
 
 REPORT_MS_MIN: Final = 1_000

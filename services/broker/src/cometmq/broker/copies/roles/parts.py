@@ -23,7 +23,7 @@ from cometmq.ha.port import RecordPort
 from cometmq.ha.proof import NewBytes
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import boottime_ms
-from cometmq.runtime.process.boot import boot_id
+from cometmq.runtime.process.system import boot_id
 from cometmq.store.log.commit_log import LogView
 
 
