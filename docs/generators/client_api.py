@@ -42,7 +42,7 @@ CLASSES: Final = frozenset(name for names in SECTIONS.values() for name in names
 SERVERS: Final = {
     "BrokerAdmin": "cometmq.client.admin.broker.BrokerAdmin",
     "NamesrvAdmin": "cometmq.client.admin.namesrv.NamesrvAdmin",
-    "ClientAdmin": "cometmq.client.admin.of_client.ClientAdmin",
+    "ClientAdmin": "cometmq.client.admin.ClientAdmin",
 }
 """Classes that are not exported because only the clients create them."""
 

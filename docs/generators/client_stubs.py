@@ -5,10 +5,12 @@ of the asynchronous ones.
 """
 
 import ast
+import inspect
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,7 +36,7 @@ GROUP: Final = Twin("consume.group_consumer", "GroupConsumer", "SyncClient")
 TWINS: Final = {
     twin.name: twin
     for twin in (
-        Twin("admin.of_client", "ClientAdmin", "BlockingAdmin"),
+        Twin("admin", "ClientAdmin", "BlockingAdmin"),
         Twin("produce.producer", "Producer", "SyncClient"),
         Twin("produce.transactions", "Transaction", "Blocking"),
         GROUP,
@@ -75,8 +77,7 @@ def blocking() -> str:
 
 
 def _tree(twin: Twin) -> ast.Module:
-    path = CLIENT / f"{twin.source.replace('.', '/')}.py"
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(inspect.getsource(import_module(f"cometmq.client.{twin.source}")))
 
 
 def _imports(twin: Twin) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from msgspec import Meta
 
-from cometmq.client.addresses import parse_addresses
+from cometmq.client.option_checks import parse_addresses
 from cometmq.operator.api_types.broker_group import OWNED_SETTINGS, Spec
 from cometmq.operator.api_types.crd import (
     BROKER_GROUP,

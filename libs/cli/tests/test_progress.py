@@ -20,7 +20,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.calls import BrokerCalls
+from cometmq.client.admin.broker_consumers import BrokerCalls
 from cometmq.client.admin.groups import known_groups
 from cometmq.client.testing import eventually
 from cometmq.insight.members import members_of

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.client import Message, TransactionOptions, TransactionProducer, TransactionState, sync
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_transactions import HalfState
+from cometmq.client.admin.broker_messages import HalfState
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import SetTransactionAside

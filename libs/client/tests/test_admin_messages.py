@@ -21,7 +21,7 @@ from cometmq.client import (
 from cometmq.client.admin import TrackType
 from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.queues import sent_back
+from cometmq.client.testing.broker import sent_back
 from cometmq.remoting.message.flags import SysFlag
 
 from .admin_groups import QUEUE, member, send

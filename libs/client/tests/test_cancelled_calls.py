@@ -16,10 +16,10 @@ from cometmq.client import (
     TransactionProducer,
     TransactionState,
 )
-from cometmq.client.consume.delivery import concurrent
+from cometmq.client.consume.delivery import deliveries
 from cometmq.client.message import Message
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.transactions import ask
+from cometmq.client.testing.handlers import ask
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.transport import tasks
@@ -82,7 +82,7 @@ async def test_a_message_of_a_cancelled_call_is_delivered_again(
     bodies: bytes,
     returned_count: int,
 ) -> None:
-    monkeypatch.setattr(concurrent, "RETRY_HERE_MS", 10)
+    monkeypatch.setattr(deliveries, "RETRY_HERE_MS", 10)
     await send(cluster, *texts(3))
     listener = CancelsFirst()
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, orderly=orderly)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.consume.delivery.concurrent import Delivery
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.delivery.deliveries import Delivery
 from cometmq.client.consume.queues.rates import ConsumeRates
+from cometmq.client.consume.queues.reader import ProcessQueue
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt
 from cometmq.client.testing import eventually

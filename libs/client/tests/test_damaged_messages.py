@@ -16,7 +16,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.transfer.damage import REPORT_EVERY_MS, MissingMessages
+from cometmq.client.transfer.pulled import REPORT_EVERY_MS, MissingMessages
 from cometmq.testing.client.listening import QUEUE_0, Recorder, consumer_of, send, texts
 
 BODY_AT = 88  # in a record whose hosts have IPv4 addresses

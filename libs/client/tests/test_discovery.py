@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.client import InvalidArgument, Message, NoNamesrv, Producer, ProducerOptions
-from cometmq.client.addresses import fetch_namesrv_list
 from cometmq.client.cluster.namesrv import find_addresses
+from cometmq.client.option_checks import fetch_namesrv_list
 from cometmq.client.testing import MemoryCluster
 
 

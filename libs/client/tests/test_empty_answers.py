@@ -6,8 +6,7 @@ import re
 import pytest
 
 from cometmq.client import AdminClient
-from cometmq.client.admin.broker_messages import BrokerMessages
-from cometmq.client.admin.broker_transactions import OPEN_MAX, Span, TransactionQueues
+from cometmq.client.admin.broker_messages import OPEN_MAX, BrokerMessages, Span, TransactionQueues
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.transfer.pulled import EMPTY_MAX, FILTERED_MAX, EmptyAnswers, Pulled, PullStatus
 from cometmq.remoting.errors import RemoteProtocolError

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
-from cometmq.client.consume.delivery.orderly import OrderlyDelivery
+from cometmq.client.consume.delivery.deliveries import OrderlyDelivery
 from cometmq.client.consume.queues.offsets import Positions
-from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.rates import ConsumeRates
+from cometmq.client.consume.queues.reader import ProcessQueue
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet

@@ -28,7 +28,7 @@ from cometmq.client import (
 from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.transactions import ask
+from cometmq.client.testing.handlers import ask
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_NONE
 from cometmq.testing.client.listening import (

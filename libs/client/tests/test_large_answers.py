@@ -9,7 +9,7 @@ import pytest
 from cometmq.client import AdminClient, LitePullConsumer, MessageQueue, PushOptions
 from cometmq.client.cluster import broker_requests
 from cometmq.client.cluster.broker_requests import LocalMembers
-from cometmq.client.consume.queues import assignment
+from cometmq.client.consume.queues import rebalance
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing import cluster as served
 from cometmq.remoting.bodies import large
@@ -80,7 +80,7 @@ async def test_a_list_of_brokers_has_a_bound_in_bytes(
 async def test_a_group_has_a_bound_of_members(
     answer: Answer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    count = assignment.MEMBERS_MAX + 1
+    count = rebalance.MEMBERS_MAX + 1
     ids = b",".join(b'"%d"' % it for it in range(count))
     answer(RequestCode.GET_CONSUMER_LIST_BY_GROUP, b'{"consumerIdList":[%s]}' % ids)
     async with MemoryCluster() as cluster:

@@ -21,7 +21,7 @@ from cometmq.client import (
     sync,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.transactions import CHECK_COUNT_MAX
+from cometmq.client.testing.handlers import CHECK_COUNT_MAX
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import ServerError
 from cometmq.testing.client.listening import Recorder, consumer_of

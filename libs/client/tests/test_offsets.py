@@ -200,12 +200,15 @@ class FakeInstance:
         self.commits.append((header.queue_id, header.commit_offset))
         self.meanwhile()
 
-    async def invoke(self, _address: str, _code: int, header: Any, **_: Any) -> Any:
-        if self.refusal is not None:
+    async def invoke(
+        self, _address: str, _code: int, header: Any, *_: Any, ok: Any = (), **__: Any
+    ) -> Any:
+        if self.refusal is not None and self.refusal.code not in ok:
             raise self.refusal
         if isinstance(header, UpdateConsumerOffset):
             self.answered.append(header.commit_offset)
-        return SimpleNamespace(header=QueryConsumerOffsetReply(self.stored))
+        code = 0 if self.refusal is None else self.refusal.code
+        return SimpleNamespace(code=code, header=QueryConsumerOffsetReply(self.stored))
 
 
 async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> None:

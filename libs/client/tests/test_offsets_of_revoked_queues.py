@@ -13,7 +13,7 @@ from cometmq.client.consume.queues import offsets, ownership
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.ownership import Ownership
 from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import ProcessQueue
 from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode

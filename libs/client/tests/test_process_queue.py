@@ -2,7 +2,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import ProcessQueue
 from cometmq.client.message import MessageExt
 from cometmq.testing.client.messages import QUEUE, message_ext
 

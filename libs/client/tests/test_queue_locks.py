@@ -11,7 +11,7 @@ import pytest
 from cometmq.client import ClientOptions, MessageQueue
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.locks import VALID_MS, QueueLocks
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import ProcessQueue
 from cometmq.client.testing import HANG, MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RequestTimeout

@@ -12,8 +12,7 @@ import pytest
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.owned import OwnedQueues
 from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks
-from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.consume.queues.reader import Prefetch, Reader, ReadParts
+from cometmq.client.consume.queues.reader import Prefetch, ProcessQueue, Reader, ReadParts
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.namespace import NO_NAMESPACE

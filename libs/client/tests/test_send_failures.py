@@ -24,8 +24,8 @@ from cometmq.client import (
 )
 from cometmq.client.errors import broker_missing
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
-from cometmq.client.transfer import attempts, queue_selection, sender
-from cometmq.client.transfer.attempts import Attempts
+from cometmq.client.transfer import queue_selection, sender
+from cometmq.client.transfer.queue_selection import Attempts
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import (
@@ -320,7 +320,7 @@ async def test_a_send_goes_on_while_a_proxy_accepts_connections_for_the_broker_t
 def test_a_blocking_send_goes_on_too_and_gives_up_in_time(
     served: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "BACK_OFF_MS", (50, 50))
+    monkeypatch.setattr(queue_selection, "BACK_OFF_MS", (50, 50))
     options = ProducerOptions(send_timeout_ms=700)
     with sync.Producer("pg", served.namesrv, options=options) as producer:
         producer.send(Message("T", b"x"))

@@ -23,8 +23,7 @@ from cometmq.client import (
     TlsSettings,
     sync,
 )
-from cometmq.client.addresses import parse_addresses
-from cometmq.client.option_checks import checked
+from cometmq.client.option_checks import checked, parse_addresses
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.testing.client.listening import logged

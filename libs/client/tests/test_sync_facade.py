@@ -13,9 +13,9 @@ from cometmq.client import (
     LitePullOptions,
     Message,
     TransactionState,
+    admin,
     sync,
 )
-from cometmq.client.admin import of_client
 from cometmq.client.sync import loop_thread
 from cometmq.client.testing import MemoryCluster, eventually
 
@@ -31,7 +31,7 @@ PAIRS = [
         "ScheduledPull",
     )
 ]
-PAIRS.append((of_client.ClientAdmin, sync.ClientAdmin))
+PAIRS.append((admin.ClientAdmin, sync.ClientAdmin))
 INNER = {
     "KIND",  # used by errors
     "OPTIONS",  # used by consumers' own checks

@@ -9,7 +9,7 @@ import pytest
 from cometmq.client import LitePullConsumer, PullConsumer, PushConsumer
 from cometmq.client.cluster import outages
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.queues import READ_WRITE
+from cometmq.client.testing.broker import READ_WRITE
 from cometmq.remoting.message.flags import Perm
 from cometmq.testing.client.listening import logged
 

@@ -24,7 +24,7 @@ from cometmq.client.hooks import MessageKind, SendContext
 from cometmq.client.listener import ListenerError
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryBroker, MemoryCluster, eventually, handlers
-from cometmq.client.testing.transactions import ask
+from cometmq.client.testing.handlers import ask
 from cometmq.client.trace import EndTransaction, Pub, decode_trace
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply

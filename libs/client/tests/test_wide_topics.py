@@ -14,7 +14,7 @@ from cometmq.client.consume.queues import locks as locks_module
 from cometmq.client.consume.queues.locks import QUEUES_PER_REQUEST, QueueLocks
 from cometmq.client.consume.queues.offsets import COMMITTED_AT_ONCE, RemoteOffsets
 from cometmq.client.consume.queues.owned import INFOS_PER_TURN
-from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import ProcessQueue
 from cometmq.client.testing import HANG, MemoryCluster, eventually
 from cometmq.client.turns import BEGUN_PER_TURN, for_each
 from cometmq.remoting.bodies.queues import MessageQueue

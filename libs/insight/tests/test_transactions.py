@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
+from cometmq.client.admin.broker_messages import HalfMessage, HalfState
 from cometmq.client.message import MessageExt
 from cometmq.insight.transactions import facts_of
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -11,9 +11,8 @@ from typing import Any, Final
 EXPORTS: Final = {
     "cometmq.client.admin": "AdminClient END QueueLag",
     "cometmq.client.consume.lite_pull_consumer": "LitePullConsumer",
-    "cometmq.client.consume.pull_consumer": "PullConsumer",
+    "cometmq.client.consume.pull_consumer": "PullConsumer ScheduledPull",
     "cometmq.client.consume.push_consumer": "ConsumerStats PushConsumer",
-    "cometmq.client.consume.scheduled_pull": "ScheduledPull",
     "cometmq.client.errors": (
         "BrokerMissing ClientError ClientStateError InvalidArgument InvalidMessage NoNamesrv "
         "NoReply NoRetries NoRoute NotARequest NotWritable OffsetsUnreadable "

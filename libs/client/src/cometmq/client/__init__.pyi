@@ -6,9 +6,9 @@ from cometmq.client.admin import AdminClient as AdminClient
 from cometmq.client.admin import QueueLag as QueueLag
 from cometmq.client.consume.lite_pull_consumer import LitePullConsumer as LitePullConsumer
 from cometmq.client.consume.pull_consumer import PullConsumer as PullConsumer
+from cometmq.client.consume.pull_consumer import ScheduledPull as ScheduledPull
 from cometmq.client.consume.push_consumer import ConsumerStats as ConsumerStats
 from cometmq.client.consume.push_consumer import PushConsumer as PushConsumer
-from cometmq.client.consume.scheduled_pull import ScheduledPull as ScheduledPull
 from cometmq.client.errors import BrokerMissing as BrokerMissing
 from cometmq.client.errors import ClientError as ClientError
 from cometmq.client.errors import ClientStateError as ClientStateError

@@ -47,9 +47,7 @@ def check_function(
 
 
 def check_plain_function(function: object, name: str, *parameters: str) -> None:
-    """Like `check_function`, but also reject coroutine functions, because no event loop is running
-    here.
-    """
+    """Like `check_function`, but refuse coroutine functions: no event loop runs here."""
     check_function(function, name, *parameters, kinds="not async")
     if is_coroutine_function(function):
         raise InvalidArgument(

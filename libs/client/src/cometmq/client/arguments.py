@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of calls, so that a wrong argument is reported where it is passed, not deep
-inside the client.
-"""
+"""Checks the arguments of calls, so that a wrong one is reported where it is passed."""
 
 from collections.abc import Iterable
 from functools import cache

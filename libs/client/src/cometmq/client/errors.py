@@ -68,9 +68,7 @@ class NoReply(ClientError):
 
 
 class RequesterGone(ClientError):
-    """A broker accepted a reply, but the requester did not receive it: the requester has ended or
-    lost its connection.
-    """
+    """A broker accepted a reply, but the requester has ended or lost its connection."""
 
     code = int(ResponseCode.SYSTEM_ERROR)
 
@@ -81,9 +79,7 @@ class RequesterGone(ClientError):
 
 
 def no_queue(queue: MessageQueue, count: int, purpose: str = "") -> InvalidArgument:
-    """Return the error for a queue that does not exist; the broker has `count` queues of the
-    topic.
-    """
+    """Return the error for a queue that is not among the `count` queues of the broker."""
     has = f"its queues there are 0 to {count - 1}" if count else "it has none there"
     return InvalidArgument(
         f"the topic {queue.topic} has no queue {queue.queue_id}{purpose} at {queue.broker_name}: "
@@ -128,9 +124,7 @@ class NoRetries(ClientError):
 
 
 def no_route(topic: str, *, refused_by: Iterable[str] = ()) -> NoRoute:
-    """Return the error for a topic that no name server knows, or that the brokers in `refused_by`
-    neither have nor create.
-    """
+    """Return the error for a topic that no name server knows, or that brokers do not create."""
     if names := sorted(set(refused_by)):
         has, creates = ("has", "does not create") if len(names) == 1 else ("have", "do not create")
         return NoRoute(

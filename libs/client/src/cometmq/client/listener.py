@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listener types: the functions that applications pass to a push consumer, and their results."""
+"""Listeners: the functions that applications pass to a push consumer, their results, and calls of
+them, which hooks, message trace and trace context observe.
+"""
 
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from enum import Enum, auto
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from cometmq.client import trace_context
 from cometmq.client.application_calls import (
     NoThreads,
     calling,
@@ -17,8 +21,9 @@ from cometmq.client.application_calls import (
     original,
 )
 from cometmq.client.arguments import redelivery_level, whole
-from cometmq.client.clock import monotonic_ms
+from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.errors import InvalidArgument, shown
+from cometmq.client.hooks import ConsumeContext, ConsumeOutcome, Hooks
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import DELAY_LEVEL_MAX
 from cometmq.remoting.log import Log
@@ -56,9 +61,7 @@ class ConsumeResult(msgspec.Struct, frozen=True, metaclass=SpelledFields):
 
     @classmethod
     def consumed(cls, count: int, *, delay_level: int = 0) -> "ConsumeResult":
-        """Return a result that accepts the first `count` messages as consumed and redelivers the
-        others.
-        """
+        """Return a result that consumes the first `count` messages and redelivers the others."""
         return cls(count, _redelivery_level(delay_level))
 
 
@@ -110,9 +113,7 @@ class OrderlyResult(msgspec.Struct, frozen=True, metaclass=SpelledFields):
     ROLLBACK: ClassVar["OrderlyResult"]
     """Redeliver these and all held messages, after a pause."""
     SUSPEND: ClassVar["OrderlyResult"]
-    """Redeliver these messages after a pause, before any later message; an exception has this
-    effect too.
-    """
+    """Redeliver these messages after a pause, before later ones; so does an exception."""
 
     @classmethod
     def suspend(cls, pause_ms: int) -> "OrderlyResult":
@@ -148,19 +149,8 @@ class ListenerError(Exception):
 
 
 def traced(error: BaseException) -> BaseException | None:
-    """Return the error to log with a traceback; None for a ListenerError, which the client
-    raises.
-    """
+    """Return the error to log with a traceback; None for the client's own ListenerError."""
     return None if isinstance(error, ListenerError) else error
-
-
-class Watch(Protocol):
-    """Observes each listener call."""
-
-    async def around(
-        self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
-    ) -> R:
-        """Call the listener and return its result."""
 
 
 class ListenerCaller(Generic[R]):
@@ -174,7 +164,7 @@ class ListenerCaller(Generic[R]):
         group: str,
         thread_count: int,
         log: Log,
-        watch: Watch | None = None,
+        watch: "ConsumeWatch | None" = None,
         client: object = None,
     ) -> None:
         """`success` replaces a result of None; threads are created only for a plain function.
@@ -230,9 +220,7 @@ class ListenerCaller(Generic[R]):
         return self._pool is None
 
     def line_on(self, thread_id: int) -> str:
-        """Return the line of the listener that a thread is executing, or "" if it is not executing
-        the listener.
-        """
+        """Return the line of the listener that a thread is executing, or ""."""
         line, frame = "", sys._current_frames().get(thread_id)  # noqa: SLF001  # no other way
         while frame is not None and frame.f_code is not ListenerCaller.call.__code__:
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -291,3 +279,55 @@ def _wrong_result(result: object, *, is_orderly: bool) -> str:
         f"the listener returned {shown(result)}: {consumer} accepts None or "
         f"{name}.SUCCESS (consumed) and {name}.{redeliver} (deliver again)"
     )
+
+
+class ConsumeWatch:
+    """Observes the calls of one consumer's listener."""
+
+    def __init__(
+        self, group: str, hooks: Hooks, *, timeout_ms: int, continues_traces: bool
+    ) -> None:
+        """A call of more than `timeout_ms` counts as timed out, whatever its result."""
+        self._group = group
+        self._hooks = hooks
+        self._timeout_ms = timeout_ms
+        self._continues_traces = continues_traces
+
+    async def around(
+        self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
+    ) -> R:
+        """Call the listener and return its result."""
+        context = ConsumeContext(self._group, tuple(messages), wall_ms(), outcome=None)
+        self._hooks.call("before_consume", context)
+        context.outcome = ConsumeOutcome.EXCEPTION
+        try:
+            with trace_context.consuming(messages) if self._continues_traces else nullcontext():
+                result = await call(messages)
+            context.is_success = _is_success(result, len(messages))
+            context.outcome = self._outcome(context)
+        finally:
+            context.end_ms = wall_ms()
+            self._hooks.call("after_consume", context)
+        return result
+
+    def polled(self, messages: Sequence[MessageExt]) -> None:
+        """Report messages returned by `poll`; how they are used is not known."""
+        if not messages:
+            return
+        context = ConsumeContext(self._group, tuple(messages), wall_ms())
+        self._hooks.call("before_consume", context)
+        context.end_ms = wall_ms()
+        context.outcome = ConsumeOutcome.SUCCESS
+        context.is_success = True
+        self._hooks.call("after_consume", context)
+
+    def _outcome(self, context: ConsumeContext) -> ConsumeOutcome:
+        if wall_ms() - context.begin_ms >= self._timeout_ms:
+            return ConsumeOutcome.TIME_OUT
+        return ConsumeOutcome.SUCCESS if context.is_success else ConsumeOutcome.FAILED
+
+
+def _is_success(result: ConsumeResult | OrderlyResult, count: int) -> bool:
+    if isinstance(result, OrderlyResult):
+        return result.action in {OrderlyAction.COMMIT, OrderlyAction.HOLD}
+    return result.consumed_count is None or result.consumed_count >= count

@@ -300,9 +300,7 @@ async def plain_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_B
 
 
 def expanded_bytes(record: MessageRecord) -> int:
-    """Return how many bytes `plain_body` may have decompressed before it found that a body is
-    broken.
-    """
+    """Return how many bytes `plain_body` may have made of a body that turned out broken."""
     try:
         return expanded_bytes_max(record.body, compression_type(record.sys_flag))
     except CorruptRecord:
@@ -416,9 +414,7 @@ def _check_name(kind: str, name: str, chars_max: int) -> None:
 
 
 def _check_numbers(message: Message) -> None:
-    """Raise InvalidArgument for a bool or a float where an int is required, because brokers misread
-    them.
-    """
+    """Raise InvalidArgument for a bool or float instead of an int: brokers misread them."""
     flag: Any = message.flag
     if type(flag) is not int or not _FLAG_MIN <= flag <= _FLAG_MAX:
         raise InvalidArgument(

@@ -53,9 +53,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return prefix + rest[len(mark) :] if rest.startswith(mark) else resource
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue with the full name of its topic; raise InvalidArgument if it is
-        not a queue.
-        """
+        """Return a queue with the full name of its topic; InvalidArgument if it is none."""
         check_queue(queue)
         if not self.name:
             return queue

@@ -19,9 +19,7 @@ from cometmq.remoting.types import Serialization
 
 
 class OptionsMeta(msgspec.StructMeta):
-    """Checks the names of options when an options object is created; msgspec's own error names
-    neither the class nor its options.
-    """
+    """Checks the names of options; msgspec's own error names neither class nor options."""
 
     if not TYPE_CHECKING:  # type checkers would take this signature, which accepts any option
 

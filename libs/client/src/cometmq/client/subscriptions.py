@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions to all messages of a topic, to some tags, or to messages that meet an SQL
-condition.
-"""
+"""Subscriptions to all messages of a topic, to some tags, or by an SQL condition."""
 
 import re
 from enum import StrEnum
@@ -22,9 +20,7 @@ from cometmq.remoting.sql.lexer import END, Token, tokens
 _TAG: Final = re.compile(r"[^\s*?|,;<>=]+")
 """Tags without the signs of a list, a condition or a wildcard, which are probably mistakes."""
 _COMMENT: Final = re.compile(r"--[^\n\r]*")
-"""A comment at the end of the condition, which brokers ignore although their grammar requires a
-line end after it.
-"""
+"""A comment at the end, which brokers ignore, although their grammar wants a line end."""
 
 
 class ExpressionType(StrEnum):
@@ -37,18 +33,14 @@ class ExpressionType(StrEnum):
 
 
 class MessageSelector(msgspec.Struct, frozen=True, metaclass=SpelledFields):
-    """Selects the messages of a topic that a consumer receives; `subscribe` accepts it as an
-    expression.
-    """
+    """Selects messages of a topic; `subscribe` accepts it as an expression."""
 
     expression: str = ALL_TAGS
     kind: ExpressionType = ExpressionType.TAG
 
     @classmethod
     def by_tag(cls, expression: str = ALL_TAGS) -> Self:
-        """Select messages with any of the tags in `expression`, such as `A || B`; by default, all
-        messages.
-        """
+        """Select messages with one of the tags, such as `A || B`; by default, all messages."""
         return cls(expression)
 
     @classmethod

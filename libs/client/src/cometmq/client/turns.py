@@ -40,9 +40,7 @@ async def for_each(
 
 
 ON_LOOP_BYTES_MAX: Final = 32 << 10
-"""In Java's dialect, 32 KiB take up to 5 ms, and a frame of 16 MiB up to 3 s; on a thread, the loop
-gets its turn after each 5 ms.
-"""
+"""In Java's dialect, 32 KiB take up to 5 ms, and a frame of 16 MiB up to 3 s."""
 
 
 async def decode_answer(type_: type[T], body: Buffer) -> T:

@@ -8,7 +8,7 @@ import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
+from cometmq.client.admin.broker_messages import HalfMessage, HalfState
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.insight import message_json, times
 from cometmq.insight.words import command

@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_transactions import HalfMessage, Span
+from cometmq.client.admin.broker_messages import HalfMessage, Span
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.flags import java_hash
 from cometmq.store.layout import FOREIGN

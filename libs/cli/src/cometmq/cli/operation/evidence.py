@@ -21,10 +21,10 @@ import msgspec
 from cometmq.cli.connecting import with_access
 from cometmq.cli.verbs.about import wire_version
 from cometmq.client import ClientOptions
-from cometmq.client.addresses import parse_addresses
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.option_checks import parse_addresses
 from cometmq.insight.findings import Finding, findings
 from cometmq.insight.history import History
 from cometmq.insight.model import (

@@ -15,8 +15,8 @@ from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.streams import is_terminal
-from cometmq.client.addresses import parse_addresses
 from cometmq.client.admin import AdminClient
+from cometmq.client.option_checks import parse_addresses
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.contexts import (

@@ -21,7 +21,7 @@ from cometmq.client.errors import (
     SendFailed,
     WrongServer,
 )
-from cometmq.client.transfer.attempts import UNANSWERED
+from cometmq.client.transfer.queue_selection import UNANSWERED
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError, Outage, RequestTimeout, TransportError
 

@@ -18,7 +18,7 @@ from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_note
 from cometmq.cli.say import say
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_transactions import HalfMessage
+from cometmq.client.admin.broker_messages import HalfMessage
 from cometmq.client.clock import wall_ms
 from cometmq.insight import times
 from cometmq.insight.changes.messages import CheckTransaction, ResolveTransaction

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.admin.broker_transactions import BrokerTransactions
-from cometmq.client.admin.calls import BrokerCalls
+from cometmq.client.admin.broker_consumers import BrokerCalls
+from cometmq.client.admin.broker_messages import BrokerTransactions
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument, shown
 from cometmq.client.transfer.pulled import fields_of
@@ -67,9 +67,7 @@ class BrokerAcl(BrokerCalls):
     async def set_white_addresses(
         self, addresses: Iterable[str], *, file: str | None = None
     ) -> None:
-        """Replace the white-listed addresses in the broker's default file, or in `file` if
-        given.
-        """
+        """Replace the white-listed addresses in `file`, by default the broker's default file."""
         header = acl.UpdateGlobalWhiteAddrsConfig(",".join(addresses), file)
         await self.invoke(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
@@ -153,9 +151,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     # -- figures ------------------------------------------------------------------------------
 
     async def stats(self, name: str, key: str) -> BrokerStatsData:
-        """Return one statistic over the last minute, hour and day; raise ServerError if the broker
-        does not have it.
-        """
+        """Return a statistic over the last minute, hour and day; ServerError if there is none."""
         header = admin.ViewBrokerStatsData(name, key)
         return await self._json(BrokerStatsData, Code.VIEW_BROKER_STATS_DATA, header)
 
@@ -187,9 +183,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         return (await self._json(KVTable, Code.GET_BROKER_RUNTIME_INFO)).table
 
     async def overview(self) -> BrokerOverview:
-        """Return all queues, members and recent refusals; RocketMQ's own brokers do not support
-        this request.
-        """
+        """Return all queues, members and recent refusals; not by RocketMQ's own brokers."""
         return await self._json(BrokerOverview, Code.GET_BROKER_OVERVIEW)
 
     async def disconnect(self, client_id: str) -> int:
@@ -204,9 +198,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         return parse_settings((await self.invoke(Code.GET_BROKER_CONFIG)).body)
 
     async def settings(self) -> list[BrokerSetting]:
-        """Return the broker's settings with their defaults and sources; RocketMQ's own brokers do
-        not support this request.
-        """
+        """Return the settings with defaults and sources; not by RocketMQ's own brokers."""
         return (await self._json(BrokerSettingsList, Code.GET_BROKER_SETTINGS)).settings
 
     async def update_config(self, changes: Mapping[str, str], *, is_forced: bool = False) -> None:

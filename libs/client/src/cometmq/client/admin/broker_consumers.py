@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: consumer groups, their members and offsets."""
+"""Requests to one broker, and those about consumer groups, their members and offsets."""
 
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Self, TypeVar
 
-from cometmq.client.admin.calls import BrokerCalls
-from cometmq.client.arguments import encoded, timestamp, whole
+import msgspec
+
+from cometmq.client.arguments import checked_header, encoded, timestamp, whole, whole_or
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.namesrv import answered, refuse_namesrv
 from cometmq.client.message import check_group
 from cometmq.client.transfer.pulled import check_offset, fields_of
 from cometmq.client.turns import decode_answer
@@ -22,17 +26,98 @@ from cometmq.remoting.bodies.stats import ConsumeStats, ConsumeTimeSpans, QueueT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Response
 from cometmq.remoting.commands import admin, callbacks, clients, offsets, topics
+from cometmq.remoting.errors import RequestCodeNotSupported
+from cometmq.remoting.transport.client import RemotingClient
+
+T = TypeVar("T")
+
+SUCCESS: Final = (ResponseCode.SUCCESS,)
+
+OnDamage = Callable[[str, str], None]
+"""Called with `message.damaged` or `messages.missing`, and a text that names the messages."""
+
+
+def _ignore(_event: str, _text: str) -> None:
+    """Ignore the damage."""
+
+
+class BrokerCalls:
+    """Sends requests to one broker; a refusal raises the CommandError for its code."""
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        address: str,
+        *,
+        timeout_ms: int,
+        name: str = "",
+        on_damage: OnDamage = _ignore,
+    ) -> None:
+        """Send requests to `address`; `name` identifies the broker in error messages.
+
+        `on_damage` is called if some messages in an answer are damaged but the others can be used.
+        """
+        self._remoting = remoting
+        self._timeout_ms = timeout_ms
+        self.address = address
+        self.name = name
+        self._on_damage = on_damage
+
+    async def invoke(
+        self,
+        code: Code,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        ok: Collection[int] = SUCCESS,
+        timeout_ms: int | None = None,
+    ) -> Response:
+        """Send any request; raise InvalidArgument for a header or timeout of the wrong type."""
+        header = None if header is None else checked_header(header)
+        timeout_ms = whole_or(self._timeout_ms, timeout_ms, "timeout_ms")
+        try:
+            return await self._remoting.invoke(
+                self.address, code, header, body, timeout_ms=timeout_ms, ok=ok
+            )
+        except RequestCodeNotSupported:
+            await refuse_namesrv(self._remoting, self.address, timeout_ms)
+            raise
+
+    async def _json(
+        self,
+        type_: type[T],
+        code: Code,
+        header: msgspec.Struct | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> T:
+        response = await self.invoke(code, header, timeout_ms=timeout_ms)
+        return await answered(type_, response.body, f"broker {self.name or self.address}")
+
 
 PROXIED_TIMEOUT_MS: Final = 15_000
 """Timeout of requests that a broker forwards to a client; brokers give up after 10 s."""
 _QueueHeader = offsets.GetMinOffset | offsets.GetMaxOffset | offsets.SearchOffsetByTimestamp
+_NO_OFFSET: Final = -1
+"""Java's clients take this number for a group without an offset."""
 END: Final = -1
 """The timestamp that stands for the end of each queue, in `reset_offsets` and `roll_back`."""
 
 
 class BrokerConsumers(BrokerCalls):
     """Manages the consumer groups of one broker; each method sends one request code."""
+
+    @classmethod
+    def of(
+        cls, instance: ClientInstance, broker_name: str, *, timeout_ms: int | None = None
+    ) -> Self:
+        """Return the master of a broker name or, while there is none, a slave."""
+        _, address = instance.routes.brokers.any_of(broker_name)
+        timeout_ms = timeout_ms or instance.options.api_timeout_ms
+        address = instance.channel(address)
+        return cls(instance.remoting, address, timeout_ms=timeout_ms, name=broker_name)
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups of the broker that have a name."""
@@ -116,7 +201,13 @@ class BrokerConsumers(BrokerCalls):
         header = offsets.QueryConsumerOffset(group, topic, queue_id)
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         response = await self.invoke(Code.QUERY_CONSUMER_OFFSET, header, ok=ok)
-        return None if response.code else fields_of(response, offsets.OffsetReply).offset
+        if response.code:
+            return None
+        offset = fields_of(response, offsets.OffsetReply).offset
+        if offset == _NO_OFFSET:
+            return None
+        what = f"the committed offset of {group} in {topic}, queue {queue_id},"
+        return check_offset(self.name or self.address, what, offset)
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the committed offset of a group in a queue; it may be lower than the current one, but

@@ -27,8 +27,8 @@ from cometmq.client.message import (
     check_topic,
 )
 from cometmq.client.settings import producer_options
-from cometmq.client.transfer.damage import damage_text
 from cometmq.client.transfer.outgoing import Prepared, properties_text
+from cometmq.client.transfer.pulled import damage_text
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -252,9 +252,7 @@ async def announced(admin: AdminBase, group: str) -> AsyncIterator[None]:
 
 
 async def running_replays(admin: AdminBase, group: str) -> list[str]:
-    """Return the client ids of the programs that replay the group's dead letters; brokers that do
-    not answer are left out.
-    """
+    """Return the client ids of programs that replay the group's dead letters, as far as known."""
     found: set[str] = set()
     for master in await _masters(admin, group):
         with suppress(CometError):  # as if nobody is in the group

@@ -13,9 +13,7 @@ NUMBER_MAX: Final = 2.0**63
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The load in one direction: messages per second, queued requests, and the oldest request's
-    wait.
-    """
+    """The load in one direction: messages/s, queued requests, and the oldest one's wait."""
 
     tps: float = 0.0
     waiting: int = 0
@@ -30,9 +28,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, stats: BrokerStatsData) -> "Traffic":
-        """Build from `stats`. If the broker has been running for less than a day, the count covers
-        a shorter period.
-        """
+        """Build from `stats`; the count covers less than a day if the broker is younger."""
         periods = (stats.stats_day, stats.stats_hour, stats.stats_minute)
         return cls(stats.stats_minute.tps, next((it.sum for it in periods if it.sum), 0))
 
@@ -90,9 +86,7 @@ class OwnFigures(msgspec.Struct, frozen=True):
     copies: GroupCopies | None = None
     """The copies of the broker group whose master this broker is."""
     member_id: int | None = None
-    """The brokerId setting of a member of a broker group; name servers list it under a different
-    id.
-    """
+    """The brokerId of a member of a broker group; name servers list it under another id."""
 
     @property
     def slow_share(self) -> float | None:
@@ -121,9 +115,7 @@ class BrokerFigures(OwnFigures, frozen=True):
     commit_log_disk_ratio: float | None = None
     """Used fraction of the commit log's disk, 0 to 1."""
     log_max_offset: int = 0
-    """End offset of the commit log in bytes; a slave's lag is the distance to the master's end
-    offset.
-    """
+    """End offset of the commit log in bytes; a slave's lag is its distance to the master's."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:

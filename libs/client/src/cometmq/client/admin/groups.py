@@ -54,9 +54,7 @@ async def find_group(admin: AdminBase, group: str) -> SubscriptionGroupConfig | 
 def with_offsets_only(
     settings: Mapping[str, SubscriptionGroupConfig], names: Iterable[str]
 ) -> dict[str, SubscriptionGroupConfig]:
-    """Return `settings` and the other groups in `names`, with the settings that brokers use for
-    them.
-    """
+    """Return `settings` and the other groups in `names`, with the settings of new groups."""
     bare = {name for name in names if name not in settings and _can_be_joined(name)}
     added = {name: SubscriptionGroupConfig(group_name=name) for name in bare}
     return dict(sorted({**settings, **added}.items()))

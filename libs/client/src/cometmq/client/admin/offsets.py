@@ -42,18 +42,14 @@ class QueueLag(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> int:
-        """The lag as RocketMQ's tools show it, which counts deleted messages too; negative if the
-        committed offset is beyond the end.
-        """
+        """The lag as RocketMQ's tools show it: with deleted messages, negative beyond the end."""
         return difference(self.committed_offset, self.max_offset)
 
 
 def lags_in(
     stats: ConsumeStats, firsts: Mapping[MessageQueue, int] = MappingProxyType({})
 ) -> list[QueueLag]:
-    """Return the lag in each queue, given the result of `consume_stats` and the offset of each
-    queue's oldest message.
-    """
+    """Return the lags, given a group's `consume_stats` and the first offset of each queue."""
     return [
         QueueLag(
             queue,
@@ -182,9 +178,7 @@ class OffsetAdmin(AdminBase):
         return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds, or None if the
-        queue is empty.
-        """
+        """Return when the oldest message of a queue was stored, in ms; None if it is empty."""
         master = await self._master_of(queue)
         return await master.earliest_store_time(queue.topic, queue.queue_id)
 

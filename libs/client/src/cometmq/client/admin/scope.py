@@ -37,9 +37,7 @@ class AdminBase(Client):
     KIND = "admin"
     OPTIONS: ClassVar = ClientOptions
     unchanged = "nothing was changed: "
-    """Prefix of the errors that end a call before its first change; empty in a client that only
-    reads.
-    """
+    """Prefix of errors that end a call before its first change; empty if a client only reads."""
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
@@ -156,9 +154,7 @@ class AdminBase(Client):
         """
 
     def unreachable(self, _broker: BrokerAdmin, error: CometError) -> None:
-        """Raise for a broker that gave no usable answer; a subclass may override this to continue
-        instead.
-        """
+        """Raise for a broker without a usable answer; a subclass may continue instead."""
         raise error
 
     def refused(self, _broker: BrokerAdmin, error: CometError) -> None:

@@ -214,9 +214,7 @@ class TopicAdmin(AdminBase):
         return config
 
     async def delete_order_config(self, topic: str) -> None:
-        """Delete the order configuration of a topic; clients then use the queue counts of its
-        brokers.
-        """
+        """Delete a topic's order configuration; its brokers' queue counts apply again."""
         await self.namesrv.delete_kv(ORDER_NAMESPACE, topic)
 
 

@@ -65,9 +65,7 @@ class TransactionMember(Protocol):
     """A transactional producer, as seen by its client instance."""
 
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
-        """Determine the state of a half message's transaction, and report it to the broker at
-        `address`.
-        """
+        """Determine the state of a half message's transaction; tell the broker at `address`."""
 
 
 class LocalMembers:

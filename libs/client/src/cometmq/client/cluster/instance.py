@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state shared by all producers and consumers with the same client id: connections, routes,
-heartbeats.
-"""
+"""What all clients with one client id share: connections, routes, heartbeats."""
 
 import asyncio
 import functools
@@ -13,7 +11,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from cometmq.client import request_reply
-from cometmq.client.addresses import POLL_INTERVAL_MS
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster import broker_requests
 from cometmq.client.cluster.broker_requests import LocalMembers
@@ -26,7 +23,7 @@ from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.errors import BrokerMissing, ClientStateError, InvalidArgument, NoNamesrv
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
-from cometmq.client.option_checks import with_own_names
+from cometmq.client.option_checks import POLL_INTERVAL_MS, with_own_names
 from cometmq.client.settings import ClientOptions
 from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.dialect import encode_json
@@ -171,9 +168,7 @@ class ClientInstance:
             raise ClientStateError("this client was started before a fork: start one in the child")
 
     def check_loop(self, kind: str) -> None:
-        """Raise ClientStateError in an event loop other than the client's, because calls there
-        would never return.
-        """
+        """Raise ClientStateError in another event loop, where calls would never return."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

@@ -34,9 +34,7 @@ SHORT_MS: Final = 2_700
 of 3 s, less what precedes a send, is not short.
 """
 PACE_PER_MS: Final = 0.75 / 3_000
-"""With this pace, a retry over a new connection has a third of a short timeout left: it takes
-several round trips.
-"""
+"""Leaves a retry over a new connection a third of a short timeout: several round trips."""
 PACE_MIN: Final = 0.1
 MOVE_MS: Final = 1_250
 """Sends are not moved to another broker before they are late by this time: a broker that only
@@ -58,9 +56,7 @@ _SLOWDOWN: Final = 8  # the interval is an eighth of the lateness
 
 
 class Flight(msgspec.Struct):
-    """The sends to one address that are in flight; `count` and `ended_count` are updated on the hot
-    path.
-    """
+    """The sends to one address that are in flight; the counts change on the hot path."""
 
     address: str
     broker_name: str
@@ -105,9 +101,7 @@ class Flight(msgspec.Struct):
         return any(queue.broker_name != self.broker_name for queue in queues)
 
     async def answer(self, response: Awaitable[T], route: Route) -> T:
-        """Wait for the answer to a send which may be retried; raise RequestTimeout if the send was
-        given up.
-        """
+        """Wait for the answer to a send; raise RequestTimeout if it was given up."""
         task = asyncio.current_task()
         assert task is not None
         self.movable[task] = route

@@ -8,11 +8,11 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
 
-from cometmq.client.addresses import parse_addresses
 from cometmq.client.application_calls import refuse_close_inside
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.log import AnyLog, LimitedLog, log_of
+from cometmq.client.option_checks import parse_addresses
 
 
 class ClientState(StrEnum):

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name servers of a client, which uses one at a time and switches to the next if it fails or is
-slow.
-"""
+"""The name servers of a client: it uses one, and the next if that fails or is slow."""
 
 import asyncio
 import os
@@ -14,10 +12,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.client.addresses import fetch_namesrv_list, parse_addresses
 from cometmq.client.arguments import checked_header
 from cometmq.client.cluster.routes import checked_route
 from cometmq.client.errors import NoNamesrv, WrongServer
+from cometmq.client.option_checks import fetch_namesrv_list, parse_addresses
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
@@ -184,9 +182,7 @@ class Namesrv:
     async def _first_outcome(
         self, ask: Callable[[str], Awaitable[Response]], failures: dict[str, TransportError]
     ) -> Response | CometError | None:
-        """Return the first answer or refusal; None if all name servers fail, with the reasons in
-        `failures`.
-        """
+        """Return the first answer or refusal; if all fail, None, with the reasons in `failures`."""
         first, addresses = self._chosen, self.addresses
         left = deque(range(first, first + len(addresses)))
         asked: dict[asyncio.Task[Response | CometError], int] = {}
@@ -258,9 +254,7 @@ class Namesrv:
     async def _others(
         self, code: RequestCode, header: msgspec.Struct | None = None
     ) -> list[tuple[int, Response]]:
-        """Return the answers of all name servers but the current one, each with its index; leave
-        out those that fail.
-        """
+        """Return the answers of the name servers but the current one, each with its index."""
         answers: list[tuple[int, Response]] = []
 
         async def ask(index: int, address: str) -> None:
@@ -310,9 +304,7 @@ class Namesrv:
         return await answered(type_, body, self._name)
 
     async def decode_brokers(self, type_: type[T], body: Buffer) -> T:
-        """Decode a route or list of brokers; also raise RemoteProtocolError if it has more bytes
-        than one of ADDRESSES_MAX brokers.
-        """
+        """Decode a route or list of brokers; refuse more than ADDRESSES_MAX brokers can have."""
         if len(body) > BROKERS_BYTES_MAX:
             raise RemoteProtocolError(
                 f"{self._name} answers a list of brokers of {len(body):,} bytes, more than"

@@ -99,9 +99,7 @@ class RouteBook:
         return self._routes.get(topic)
 
     def was_absent(self, topic: str, since_ms: int) -> bool:
-        """Return whether a name server has answered, since a monotonic time, that a wanted topic
-        does not exist.
-        """
+        """Return whether a name server has answered since then that a wanted topic is missing."""
         return self._absent_ms.get(topic, since_ms - 1) >= since_ms
 
     def get_for_sending(self, topic: str) -> Route | None:
@@ -269,9 +267,7 @@ class RouteBook:
                 return
 
     async def find_other_route(self, before: Route, *, wait_ms: int) -> None:
-        """Look up the route of a topic until it differs from `before`, or until one new lookup has
-        completed.
-        """
+        """Look up a route until it differs from `before`, or until a new lookup has completed."""
         topic = before.topic
         await self._share(
             ("other", topic),

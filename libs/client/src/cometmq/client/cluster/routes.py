@@ -255,9 +255,7 @@ class BrokerAddresses:
         return address
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
-        """Return the id and address of the preferred broker of a broker group, or of any other
-        member.
-        """
+        """Return the id and address of the preferred broker of a name, or of another member."""
         addresses = self._ids(broker_name)
         for broker_id in (preferred_id, preferred_id + 1):
             if broker_id in addresses:

@@ -6,13 +6,12 @@ from abc import abstractmethod
 from contextlib import AsyncExitStack
 from typing import Final, Generic, Protocol, TypeVar
 
-from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.admin import ClientAdmin
 from cometmq.client.application_calls import check_function, check_hook, check_methods
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
-from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.membership import Membership
 from cometmq.client.consume.queues.offsets import (
     LocalOffsets,
@@ -24,6 +23,7 @@ from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.hooks import ConsumeHook, Hooks
+from cometmq.client.listener import ConsumeWatch
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
@@ -391,9 +391,7 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
         )
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Fetch all readable queues of a topic from a name server; new queues are shared among the
-        group at once.
-        """
+        """Fetch all readable queues of a topic; new ones are shared in the group at once."""
         check_topic(topic)
         instance, topic = self._running(), self._namespace.wrap(topic)
         await instance.look_up(topic)

@@ -8,12 +8,12 @@ from typing import Any, Final, Generic, TypeVar
 from cometmq.client.application_calls import check_function
 from cometmq.client.arguments import timestamp, whole, whole_or
 from cometmq.client.cluster.lifecycle import ClientState
-from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.polling import Polling, QueuesChanged
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.errors import ClientStateError, InvalidArgument, shown
+from cometmq.client.listener import ConsumeWatch
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
@@ -171,9 +171,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
         return Steps(self._readable, lambda: self._following(self.next_message))
 
     def batches(self) -> AsyncIterator[list[MessageExt]]:
-        """Yield lists as `poll` returns them; each counts as consumed when the next is
-        requested.
-        """
+        """Yield lists as `poll` does; each counts as consumed when the next is requested."""
         return Steps(self._readable, lambda: self._following(self.poll))
 
     async def _following(self, request: Callable[[], Awaitable[T | None]]) -> T | None:
@@ -220,9 +218,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
     def _readers_of(
         self, queues: MessageQueue | Iterable[MessageQueue]
     ) -> list[tuple[MessageQueue, Reader]]:
-        """Return the readers of these queues; raise InvalidArgument, before anything changes, if
-        one of them is not assigned.
-        """
+        """Return the readers of these queues; raise InvalidArgument if one is not assigned."""
         member = self._polled()
         return [(queue, member.reader(queue)) for queue in self._full_names(queues)]
 
@@ -290,9 +286,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
 
 
 def take_back(consumer: LitePullConsumer, found: MessageExt | list[MessageExt] | None) -> None:
-    """Return the result of the last request to the consumer: its caller was interrupted, and did
-    not get it.
-    """
+    """Take back the result of the last request, whose caller was interrupted."""
     work = consumer._work  # noqa: SLF001  # of this module's class
     if found and work is not None:
         work.take_back(found if isinstance(found, list) else [found])

@@ -13,12 +13,11 @@ from cometmq.client.application_calls import original
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.consume.queues.agreement import Agreement
-from cometmq.client.consume.queues.assignment import Assigner
 from cometmq.client.consume.queues.owned import OwnedQueues
+from cometmq.client.consume.queues.ownership import Shares
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.rates import option_properties, stacks, state_properties
-from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.consume.queues.shares import Shares
+from cometmq.client.consume.queues.rebalance import AllocateStrategy, Assigner
 from cometmq.client.listener import AnyCaller, ConsumeResult, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt, plain_body, received
 from cometmq.client.transfer.pulled import QUEUE_OFFSET_MAX
@@ -43,9 +42,7 @@ STORE_MS_MAX: Final = 500
 
 
 class Membership:
-    """Rebalances one consumer, and answers for it to the client instance and brokers
-    (`ConsumerMember`).
-    """
+    """Rebalances one consumer, and answers for it as a `ConsumerMember`."""
 
     def __init__(
         self,
@@ -126,9 +123,7 @@ class Membership:
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics, including a push consumer's retry topic; none if the application
-        has chosen the queues.
-        """
+        """The topics, with the retry topic; none if the application has chosen the queues."""
         return () if self._is_assigned else self._parts.subscriptions.keys()
 
     def heartbeat_data(self) -> ConsumerData:

@@ -16,16 +16,15 @@ import msgspec
 
 from cometmq.client.application_calls import tell
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.membership import Membership
 from cometmq.client.consume.queues.first_offsets import QueueOffsets
 from cometmq.client.consume.queues.offsets import HeldOffsets
 from cometmq.client.consume.queues.owned import OwnedQueues
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.consume.queues.reader import Reader
+from cometmq.client.consume.queues.reader import ProcessQueue, Reader
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.listener import ConsumeWatch
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.transfer.puller import Puller, PullStyle
@@ -115,9 +114,7 @@ class Buffer:
         self.arrived.set()
 
     def take(self, count_max: int | None) -> tuple[ProcessQueue, list[MessageExt]] | None:
-        """Take the messages of one pull, or the first `count_max` of them; return None if there are
-        none.
-        """
+        """Take the messages of one pull, at most `count_max`; return None if there are none."""
         while self._waiting:
             process_queue, messages = self._waiting.popleft()
             self._count -= len(messages)
@@ -231,16 +228,12 @@ class Polling:
                 return []
 
     def take_back(self, messages: list[MessageExt]) -> None:
-        """Put what the last poll returned back into the buffer, because its caller did not get
-        it.
-        """
+        """Put back what the last poll returned, because its caller did not get it."""
         if self._returned and self._returned[-1][1][0] is messages[0]:
             self._buffer.put_back(*self._returned.pop())
 
     async def _advance(self) -> None:
-        """Mark the returned messages as consumed, and commit them if the commit interval has
-        passed.
-        """
+        """Mark the returned messages as consumed; commit them if that is due."""
         self.settle()
         if monotonic_ms() - self.queues.stored_ms >= self._options.auto_commit_interval_ms:
             await self.queues.store()

@@ -16,9 +16,7 @@ from cometmq.client.application_calls import (
 from cometmq.client.arguments import redelivery_level, timestamp, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.consume.delivery.concurrent import Delivery
-from cometmq.client.consume.delivery.observation import ConsumeWatch
-from cometmq.client.consume.delivery.orderly import OrderlyDelivery
+from cometmq.client.consume.delivery.deliveries import Delivery, OrderlyDelivery
 from cometmq.client.consume.delivery.send_back import SENT_BACK, DropsFailed, SendBack
 from cometmq.client.consume.delivery.stalls import Stalls
 from cometmq.client.consume.group_consumer import GroupConsumer
@@ -33,6 +31,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.listener import (
     AnyCaller,
     ConsumeResult,
+    ConsumeWatch,
     Listener,
     ListenerCaller,
     OrderlyListener,
@@ -170,9 +169,7 @@ class Pushing:
             await self.queues.store()
 
     async def _begin_lost_anew(self) -> None:
-        """Drop the queues that another member has locked, with their held messages; rebalancing
-        takes back our share.
-        """
+        """Drop queues that another member has locked; rebalancing takes back our share."""
         parts = self._parts
         while True:
             lost = await self._lost.get()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.admin import ClientAdmin
 from cometmq.client.application_calls import check_hook
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.clock import TimeLimit
@@ -49,9 +49,7 @@ class ProducerStats(msgspec.Struct, frozen=True):
     sent_count: int
     """Requests that a broker accepted, and one-way requests sent; a batch counts as one."""
     failed_count: int
-    """Sends that a broker or a forbidden hook refused, or that failed with SendFailed; a batch
-    counts as one.
-    """
+    """Sends that were refused, or failed with SendFailed; a batch counts as one."""
 
 
 class Producer(Client):
@@ -134,9 +132,7 @@ class Producer(Client):
         await instance.heartbeats.send()
 
     async def _drain(self) -> None:
-        """Wait until no send is in flight and no request waits for its reply; fail the
-        remaining requests.
-        """
+        """Wait for sends in flight and replies to requests; fail the remaining requests."""
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
                 await self._room.wait_empty()
@@ -175,9 +171,7 @@ class Producer(Client):
             return await sender.send(prepared, TimeLimit.from_now(timeout_ms), queue=chosen)
 
     def _queue_for(self, queue: MessageQueue, prepared: Prepared) -> MessageQueue:
-        """Return the queue with the full name of its topic; raise InvalidArgument for a queue of a
-        different topic.
-        """
+        """Return the queue with its topic's full name; refuse a queue of another topic."""
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(

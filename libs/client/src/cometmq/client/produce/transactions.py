@@ -147,9 +147,7 @@ class Transaction:
 
     @property
     def is_safe(self) -> bool:
-        """Whether the half message is stored as safely as the broker's settings require; if not,
-        roll back.
-        """
+        """Whether the half message is stored as safely as configured; if not, roll back."""
         return self.result.status is SendStatus.SEND_OK
 
     async def end(

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
-from cometmq.client.admin.of_client import ClientAdmin as AsyncClientAdmin
+from cometmq.client.admin import ClientAdmin as AsyncClientAdmin
 from cometmq.client.consume.group_consumer import GroupConsumer as AsyncGroupConsumer
 from cometmq.client.consume.lite_pull_consumer import LitePullConsumer as AsyncLitePullConsumer
 from cometmq.client.consume.lite_pull_consumer import take_back

@@ -8,8 +8,8 @@ from collections.abc import (
 )
 from typing import Any
 
+from cometmq.client.admin import ClientAdmin as AsyncClientAdmin
 from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
-from cometmq.client.admin.of_client import ClientAdmin as AsyncClientAdmin
 from cometmq.client.consume.group_consumer import (
     CallbackT,
 )
@@ -90,9 +90,7 @@ class ClientAdmin(BlockingAdmin):
         For a time after the newest message, this is the newest message's offset.
         """
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds, or None if the
-        queue is empty.
-        """
+        """Return when the oldest message of a queue was stored, in ms; None if it is empty."""
     def view_message(self, message_id: str, topic: str) -> MessageExt:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
@@ -242,9 +240,7 @@ class Transaction(Blocking):
         """The unique key, which the check listener receives as `message_id`."""
     @property
     def is_safe(self) -> bool:
-        """Whether the half message is stored as safely as the broker's settings require; if not,
-        roll back.
-        """
+        """Whether the half message is stored as safely as configured; if not, roll back."""
     def end(
         self, state: TransactionState, error: BaseException | None = None
     ) -> TransactionSendResult:
@@ -281,9 +277,7 @@ class GroupConsumer(SyncClient):
     def queues(self) -> list[MessageQueue]:
         """The queues assigned to this member, excluding the retry topic's queues."""
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Fetch all readable queues of a topic from a name server; new queues are shared among the
-        group at once.
-        """
+        """Fetch all readable queues of a topic; new ones are shared in the group at once."""
     @property
     def admin(self) -> ClientAdmin:
         """Admin calls over this consumer's connections: topics, offsets, messages by id."""
@@ -416,9 +410,7 @@ class LitePullConsumer(GroupConsumer):
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until `finish`; each counts as consumed when the next is requested."""
     def batches(self) -> Iterator[list[MessageExt]]:
-        """Yield lists as `poll` returns them; each counts as consumed when the next is
-        requested.
-        """
+        """Yield lists as `poll` does; each counts as consumed when the next is requested."""
     def finish(self) -> None:
         """End all iterators after the current message or list, which is still committed."""
     def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from cometmq.client.admin import raise_unknown
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.admin.of_client import raise_unknown
 from cometmq.client.application_calls import check_function
 from cometmq.client.cluster.lifecycle import Client, unusable
 from cometmq.client.errors import ClientStateError, InvalidArgument, shown
@@ -318,9 +318,7 @@ class SyncClient(Lifecycle):
         loop_thread().soon(function)
 
     def _answer(self, form: str, method: Callable[[Any], Awaitable[T]], target: Any) -> T:
-        """Return the result of a method of an async client; `form` is a valid call, shown in
-        errors.
-        """
+        """Return the result of a method of an async client; `form` is a call shown in errors."""
         check_function(method, "method", "admin")
 
         async def call() -> T:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking clients that differ from the asynchronous ones: for transactions, for scheduled
-pulls, and for administrators.
-"""
+"""The blocking clients for transactions, scheduled pulls and administrators."""
 
 import asyncio
 import contextvars

@@ -206,9 +206,7 @@ def _queues(broker: MemoryBroker, topic: str) -> list[MessageQueue]:
 
 
 def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the offset of the message stored nearest to a timestamp, the older one on a tie; -1
-    means the end.
-    """
+    """Return the offset of the message stored nearest to a time, the older on a tie; -1: end."""
     place = (queue.topic, queue.queue_id)
     begin, end = broker.queues.min_offset(*place), broker.queues.max_offset(*place)
     if timestamp_ms < 0:

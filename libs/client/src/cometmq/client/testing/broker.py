@@ -8,15 +8,16 @@ is immediate. Tests inject failures with `fail` and inspect `requests`.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from cometmq.client.arguments import check_kind, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientStateError, InvalidArgument, shown
 from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.subscriptions import ExpressionType
-from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -36,7 +37,8 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.flags import Perm, PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
-from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.message.properties import PropertyKey, parse_properties, render_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.names import (
     ALL_TAGS,
@@ -49,6 +51,104 @@ from cometmq.remoting.refusals import ACL_EXCEPTION, is_access_refusal
 from cometmq.remoting.transport.dispatch import Before, Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
+
+READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+
+
+class MemoryQueues:
+    """Queues of records by topic and queue id; records are deleted only on request."""
+
+    def __init__(self) -> None:
+        self.queue_counts: dict[str, int] = {}
+        self._perms: dict[str, int] = {}
+        self._queues: dict[tuple[str, int], list[bytes]] = {}
+        self._first_offsets: dict[tuple[str, int], int] = {}
+        self._records: dict[int, bytes] = {}
+        self._end = 0
+
+    def create(self, topic: str, queue_count: int) -> None:
+        """Create a topic, or increase its number of queues."""
+        self.queue_counts[topic] = max(queue_count, self.queue_counts.get(topic, 0))
+
+    def configure(self, topic: str, queue_count: int, *, perm: int) -> None:
+        """Create a topic, or set its number of queues and its permissions."""
+        self.queue_counts[topic] = queue_count
+        self._perms[topic] = perm
+
+    def perm(self, topic: str) -> int:
+        return self._perms.get(topic, READ_WRITE)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic; a topic of this name that is created later begins at offset 0."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+            self._first_offsets.pop(key, None)
+        self.queue_counts.pop(topic, None)
+        self._perms.pop(topic, None)
+
+    def put(self, message: NewMessage, now_ms: int) -> tuple[int, int]:
+        """Store a message; return its queue offset and its physical offset."""
+        key = (message.topic, message.queue_id)
+        queue_offset, physical_offset = self.max_offset(*key), self._end
+        record = encode_record(message, queue_offset, physical_offset, now_ms)
+        self._queues.setdefault(key, []).append(record)
+        self._records[physical_offset] = record
+        self._end += len(record)
+        return queue_offset, physical_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self._first_offsets.get((topic, queue_id), 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the exclusive end offset of a queue."""
+        queue = self._queues.get((topic, queue_id), [])
+        return self.min_offset(topic, queue_id) + len(queue)
+
+    def read(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[bytes]:
+        """Return up to `count_max` records, starting at an offset."""
+        start = offset - self.min_offset(topic, queue_id)
+        return self._queues.get((topic, queue_id), [])[start : start + count_max]
+
+    def replace(self, topic: str, queue_id: int, offset: int, record: bytes) -> None:
+        """Replace the bytes of a record, to damage it; pulls skip an empty record."""
+        start = offset - self.min_offset(topic, queue_id)
+        self._queues[topic, queue_id][start] = record
+
+    def raw_record(self, physical_offset: int) -> bytes | None:
+        return self._records.get(physical_offset)
+
+    def record_at(self, physical_offset: int) -> MessageRecord | None:
+        record = self._records.get(physical_offset)
+        return decode_record(record) if record is not None else None
+
+    def records(self, topic: str) -> Iterator[MessageRecord]:
+        for queue_id in range(self.queue_counts.get(topic, 0)):
+            for record in self._queues.get((topic, queue_id), []):
+                yield decode_record(record)
+
+    def expire(self, topic: str, queue_id: int, first_offset: int) -> None:
+        """Delete the records before an offset, as retention does."""
+        old = self.min_offset(topic, queue_id)
+        queue = self._queues.get((topic, queue_id), [])
+        self._queues[topic, queue_id] = queue[first_offset - old :]
+        self._first_offsets[topic, queue_id] = first_offset
+
+
+def sent_back(record: MessageRecord, topic: str, message_id: str) -> NewMessage:
+    """Return the copy of a record for a retry or dead-letter topic."""
+    properties: Mapping[str, str] = {
+        str(PropertyKey.RETRY_TOPIC): record.topic,
+        str(PropertyKey.ORIGIN_MESSAGE_ID): message_id,
+        **parse_properties(record.properties_text),
+    }
+    return msgspec.structs.replace(
+        record.to_new_message(),
+        topic=topic,
+        queue_id=0,
+        reconsume_times=record.reconsume_times + 1,
+        properties=render_properties(properties),
+    )
+
 
 LOOPBACK: Final = "127.0.0.1"
 AUTO_QUEUE_COUNT: Final = 4
@@ -274,9 +374,7 @@ class MemoryBroker(MemoryTables):
         return pack_host(bytes((127, 0, 0, 1)), self.port)
 
     def wanted(self, call: Call[pull.PullMessage]) -> SubscriptionData:
-        """Return the subscription for a pull, from the pull itself or from the group's last
-        heartbeat.
-        """
+        """Return the subscription of a pull, or of the group's last heartbeat."""
         header = call.header
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             check_expression_type(header.expression_type)

@@ -18,8 +18,7 @@ from cometmq.client.hooks import TransactionState
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.sync.loop import LOOPS_WITH_SERVERS, loop_thread
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
-from cometmq.client.testing.handlers import BROKER_HANDLERS
-from cometmq.client.testing.transactions import ask, open_transactions
+from cometmq.client.testing.handlers import BROKER_HANDLERS, ask, open_transactions
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue, TopicList
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute

@@ -146,9 +146,7 @@ class Outgoing:
             prepared.sys_flag |= compression_bits(kind)
 
     def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
-        """Join copies of messages of one topic into one request; raise InvalidArgument if they do
-        not fit.
-        """
+        """Join copies of messages of one topic; raise InvalidArgument if they do not fit."""
         check_list(messages)
         messages = [checked_message(it, self._options.body_bytes_max) for it in messages]
         check_batch(messages)

@@ -18,12 +18,16 @@ from cometmq.client.message import (
     received,
     unreadable,
 )
-from cometmq.client.transfer.damage import (
+from cometmq.client.transfer.pulled import (
     MissingMessages,
+    Pulled,
+    PullStatus,
     damage_text,
+    fields_of,
     missing_offsets,
+    pulled_of,
+    records_of,
 )
-from cometmq.client.transfer.pulled import Pulled, PullStatus, fields_of, pulled_of, records_of
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode

@@ -27,7 +27,6 @@ from cometmq.client.hooks import SendContext, SendHooks
 from cometmq.client.message import SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
-from cometmq.client.transfer.attempts import PASSING, Attempts, is_unreached, pause_if_busy
 from cometmq.client.transfer.outgoing import (
     REPLY_CODES,
     REPLY_OK_CODES,
@@ -38,7 +37,13 @@ from cometmq.client.transfer.outgoing import (
     send_result,
     unpushed,
 )
-from cometmq.client.transfer.queue_selection import QueueChoice
+from cometmq.client.transfer.queue_selection import (
+    PASSING,
+    Attempts,
+    QueueChoice,
+    is_unreached,
+    pause_if_busy,
+)
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
@@ -66,9 +71,7 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _ILLEGAL_QUEUE: Final = re.compile(
     r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
 )
-"""The remark about a queue that the topic does not have. Its code, 1, also stands for
-transient failures.
-"""
+"""The remark about an unknown queue; its code, 1, also stands for passing failures."""
 SUCCESSOR_MS: Final = 1_500
 """How long a send waits for the successor of a lost broker before its next attempt."""
 _FULL_PAUSE_S: Final = 0.002
@@ -120,9 +123,7 @@ class MessageSender:
         )
 
     async def route_once(self, topic: str, limit: TimeLimit) -> Route:
-        """Return the route for a send without retries; raise SendFailed if it has no master, or if
-        the time is used up.
-        """
+        """Return the route for a single attempt; SendFailed without a master, or time."""
         if not (left_ms := limit.left_ms()):
             self.failed_count += 1
             raise Attempts([]).gave_up(topic, limit)
@@ -247,9 +248,7 @@ class MessageSender:
                 await self._instance.routes.find_other_route(route, wait_ms=left_ms)
 
     def _may_retry(self, error: Exception, *, is_chosen: bool) -> bool:
-        """Return whether another attempt may succeed; `is_chosen` means that the caller chose the
-        queue.
-        """
+        """Return whether another attempt may succeed; `is_chosen`: at a queue of the caller's."""
         if not isinstance(error, CommandError):
             return isinstance(error, PASSING)
         if is_chosen and _ILLEGAL_QUEUE.match(error.remark):

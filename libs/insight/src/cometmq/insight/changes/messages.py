@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
+from cometmq.client.admin.broker_messages import HalfMessage, HalfState
 from cometmq.client.admin.dead_letters import running_replays
 from cometmq.client.admin.recalls import find_waiting, recall
 from cometmq.client.clock import wall_ms

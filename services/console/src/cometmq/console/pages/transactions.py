@@ -4,7 +4,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from cometmq.client.admin.broker_transactions import HalfMessage, HalfState
+from cometmq.client.admin.broker_messages import HalfMessage, HalfState
 from cometmq.client.clock import wall_ms
 from cometmq.console.pages.bodies import body_of, format_of, schema_of
 from cometmq.console.web.page import NOT_READABLE, Page, Shown, View, silent_brokers

@@ -82,9 +82,7 @@ class SendBack:
         return await self._is_sent_anew(message, error)
 
     async def give_up(self, message: MessageExt, error: str) -> bool:
-        """Turn a message into a dead letter because of `error`; return whether a broker accepted
-        it.
-        """
+        """Make a message a dead letter because of `error`; return whether a broker took it."""
         if isinstance(message, UnreadableMessage):
             return await self.send_back(message, DEAD_LETTER_LEVEL, error)
         return await self._is_sent_anew(message, error, is_last=True)

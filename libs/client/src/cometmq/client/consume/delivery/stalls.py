@@ -91,9 +91,7 @@ class Stalls:
             self._report("listener.blocks_loop", since_ms, line=line, advice=_BLOCKED_ADVICE)
 
     def check(self) -> None:
-        """Report calls that are stuck, and stalls that have ended. This runs on the loop, so the
-        loop is not blocked.
-        """
+        """Report stuck calls and stalls that have ended; on the loop, which is thus not blocked."""
         self._end("listener.blocks_loop")
         now_ms = self._clock_ms()
         oldest_ms = min(self._listener.begins_ms, default=now_ms)

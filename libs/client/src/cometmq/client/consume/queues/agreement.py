@@ -11,13 +11,12 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.turns import Wakeup, decode_answer
+from cometmq.client.turns import Wakeup
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.commands.admin import GetConsumerConnectionList
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import describe
@@ -83,9 +82,7 @@ class Agreement:
                 self._round += 1
 
     async def _settle(self) -> None:
-        """Wait until our heartbeat has arrived everywhere, and some time has passed since the last
-        comparison.
-        """
+        """Wait until our heartbeat has arrived, and since the last comparison."""
         newest_ms = max((one.sub_version for one in self._subscriptions.values()), default=0)
         left_ms = newest_ms + SETTLE_MS - wall_ms()
         if self._compared_ms is not None:
@@ -128,14 +125,8 @@ class Agreement:
         names = sorted({name for route in routes for name in route.brokers})
         if not names:
             return None
-        _, address = instance.routes.brokers.any_of(random.choice(names))  # noqa: S311  # spreads load
-        response = await instance.remoting.invoke(
-            instance.channel(address),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST,
-            GetConsumerConnectionList(self._group),
-            timeout_ms=instance.options.api_timeout_ms,
-        )
-        return await decode_answer(ConsumerConnections, response.body)
+        broker = BrokerConsumers.of(instance, random.choice(names))  # noqa: S311  # spreads load
+        return await broker.consumer_connections(self._group)
 
     def _differences(self, theirs: ConsumerConnections) -> list[tuple[str, str, str]]:
         """Return each topic whose subscriptions differ, with ours and the broker's as text."""

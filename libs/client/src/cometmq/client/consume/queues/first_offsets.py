@@ -4,24 +4,13 @@
 from collections.abc import Callable, Collection
 from typing import Final
 
-import msgspec
-
+from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.application_calls import Failures
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.settings import ConsumeFrom
-from cometmq.client.transfer.pulled import check_offset, fields_of
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.commands.offsets import (
-    GetMaxOffset,
-    GetMinOffset,
-    OffsetReply,
-    QueryConsumerOffset,
-    SearchOffsetByTimestamp,
-)
-from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.names import RETRY_PREFIX
 
 TIMESTAMP_BACK_MS: Final = 30 * 60_000
@@ -35,14 +24,10 @@ class QueueOffsets:
 
     async def max(self, queue: MessageQueue) -> int:
         """Return the exclusive end offset of a queue."""
-        return await self._ask(
-            queue, RequestCode.GET_MAX_OFFSET, GetMaxOffset(queue.topic, queue.queue_id)
-        )
+        return await (await self._broker(queue)).max_offset(queue.topic, queue.queue_id)
 
     async def min(self, queue: MessageQueue) -> int:
-        return await self._ask(
-            queue, RequestCode.GET_MIN_OFFSET, GetMinOffset(queue.topic, queue.queue_id)
-        )
+        return await (await self._broker(queue)).min_offset(queue.topic, queue.queue_id)
 
     async def both(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the offset of the oldest message and the exclusive end of a queue."""
@@ -50,38 +35,20 @@ class QueueOffsets:
 
     async def at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
-        return await self._ask(
-            queue,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            SearchOffsetByTimestamp(queue.topic, queue.queue_id, timestamp_ms),
-        )
+        broker = await self._broker(queue)
+        return await broker.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
     async def is_young(self, queue: MessageQueue, group: str) -> bool:
         """Return whether a group without offsets must read the queue from its first message, as
         the broker decides for clustering groups.
         """
-        header = QueryConsumerOffset(group, queue.topic, queue.queue_id)
-        try:
-            return await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header) == 0
-        except QueryNotFound:
-            return False
+        broker = await self._broker(queue)
+        return await broker.committed_offset(group, queue.topic, queue.queue_id) == 0
 
-    async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
-        """Send a query to the master or, while there is none, to a slave, as pulls do.
-
-        Raise InvalidArgument for a queue that does not exist.
-        """
-        instance = self._instance
-        await instance.routes.find_queue(queue)
-        _, address = instance.routes.brokers.any_of(queue.broker_name)
-        response = await instance.remoting.invoke(
-            instance.channel(address),
-            code,
-            header,
-            timeout_ms=instance.options.api_timeout_ms,
-        )
-        name = f"an offset of {queue.topic}, queue {queue.queue_id},"
-        return check_offset(queue.broker_name, name, fields_of(response, OffsetReply).offset)
+    async def _broker(self, queue: MessageQueue) -> BrokerConsumers:
+        """Return the broker of a queue; raise InvalidArgument for a queue that does not exist."""
+        await self._instance.routes.find_queue(queue)
+        return BrokerConsumers.of(self._instance, queue.broker_name)
 
 
 class NewQueues:

@@ -10,7 +10,7 @@ Invariants
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,7 +19,6 @@ from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.cluster.routes import names_former_master
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.turns import APART_MS, Wakeup, decode_answer
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
@@ -27,6 +26,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.signature import FORWARDED
+
+if TYPE_CHECKING:
+    from cometmq.client.consume.queues.reader import ProcessQueue
 
 RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
@@ -189,9 +191,7 @@ class QueueLocks:
             )
 
     async def recover(self, queue: MessageQueue) -> bool | None:
-        """Lock a queue whose lock has expired; return whether we got it, or None if that is
-        unknown.
-        """
+        """Lock a queue whose lock has expired; return whether it is ours, None if unknown."""
         async with self._calling:
             granted = await self._ask([queue])
         if granted is None:
@@ -200,7 +200,7 @@ class QueueLocks:
             return False
         return await self._regain(queue, granted[queue])
 
-    async def recovers(self, held: ProcessQueue) -> bool:
+    async def recovers(self, held: "ProcessQueue") -> bool:
         """Retry until an expired lock is valid again, without a time limit.
 
         Return False if the queue is left meanwhile, or another member has locked it since.
@@ -233,9 +233,7 @@ class QueueLocks:
         await self.release(tuple(self._asked))
 
     async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
-        """Revalidate an expired lock unless another member has committed; return None to
-        retry later.
-        """
+        """Revalidate an expired lock unless another member has committed; None if unknown."""
         try:
             with Failures():
                 stored = await self._offsets.read(queue)
@@ -254,9 +252,7 @@ class QueueLocks:
         return True
 
     async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
-        """Lock queues of one broker; return the queues granted, or None if the broker
-        does not answer.
-        """
+        """Lock queues of one broker; return those granted, None without an answer."""
         # Taken before the request: the broker counts from its arrival, so our view expires first.
         instance, asked_ms = self._instance, self._clock_ms()
         self._asked.update(queues)

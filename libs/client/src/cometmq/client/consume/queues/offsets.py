@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.offset_file import FileClaim, OffsetFile
 from cometmq.client.errors import (
@@ -18,18 +19,14 @@ from cometmq.client.errors import (
     OffsetsUnwritable,
 )
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.transfer.pulled import check_offset, fields_of
 from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (
-    QueryConsumerOffset,
-    QueryConsumerOffsetReply,
     UpdateConsumerOffset,
 )
 from cometmq.remoting.errors import (
     CometError,
-    QueryNotFound,
     TransportError,
 )
 from cometmq.remoting.log import Log
@@ -40,8 +37,6 @@ SENT_PER_TURN: Final = 128
 """Offsets that are sent oneway in one turn of the loop; a consumer may own 16,384 queues."""
 COMMITTED_AT_ONCE: Final = 128
 """How many offsets a broker is asked to confirm at the same time."""
-_NO_OFFSET: Final = -1
-"""Java's clients take this number for a group without an offset."""
 
 
 class OffsetStore(Protocol):
@@ -60,14 +55,10 @@ class OffsetStore(Protocol):
         """Return the offset in memory if it is not stored yet."""
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset is ignored unless `is_reset` is
-        set.
-        """
+        """Record an offset; one lower than the current one is ignored unless `is_reset`."""
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the recorded offsets of these queues; failures are logged, and retried at the next
-        call.
-        """
+        """Store the recorded offsets of these queues; failures are logged, and retried."""
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Store the recorded offsets of these queues, and wait until they are stored.
@@ -99,9 +90,7 @@ class Positions:
             self._read[queue] = offset
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset is ignored unless `is_reset` is
-        set.
-        """
+        """Record an offset; one lower than the current one is ignored unless `is_reset`."""
         known = self.offsets.get(queue)
         if known == offset or (known is not None and offset < known and not is_reset):
             return
@@ -212,9 +201,7 @@ class RemoteOffsets(Positions):
         self._instance = instance
         self._group = group
         self._told_to: dict[MessageQueue, str] = {}
-        """The broker to which each offset was last sent oneway; a former master may have refused
-        it.
-        """
+        """The broker to which each offset was sent oneway; a former master may have refused it."""
         self._tables: set[tuple[str, str]] = set()
         """Broker and topic pairs that have at least one stored offset."""
 
@@ -230,22 +217,8 @@ class RemoteOffsets(Positions):
         return offset
 
     async def _stored(self, queue: MessageQueue) -> int | None:
-        _, address = self._instance.routes.brokers.any_of(queue.broker_name)
-        header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
-        try:
-            response = await self._instance.remoting.invoke(
-                self._instance.channel(address),
-                RequestCode.QUERY_CONSUMER_OFFSET,
-                header,
-                timeout_ms=COMMIT_TIMEOUT_MS,
-            )
-        except QueryNotFound:
-            return None
-        offset = fields_of(response, QueryConsumerOffsetReply).offset
-        if offset == _NO_OFFSET:
-            return None
-        name = f"the committed offset of {self._group} in {queue.topic}, queue {queue.queue_id},"
-        return check_offset(queue.broker_name, name, offset)
+        broker = BrokerConsumers.of(self._instance, queue.broker_name, timeout_ms=COMMIT_TIMEOUT_MS)
+        return await broker.committed_offset(self._group, queue.topic, queue.queue_id)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Send the offsets oneway; resend them after another broker has become master."""

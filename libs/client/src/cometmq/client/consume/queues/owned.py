@@ -18,8 +18,7 @@ from cometmq.client.consume.queues.first_offsets import FirstOffsets
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.ownership import Ownership
 from cometmq.client.consume.queues.parts import ConsumerParts
-from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.consume.queues.reader import Prefetch, Reader, ReadParts, Sink
+from cometmq.client.consume.queues.reader import Prefetch, ProcessQueue, Reader, ReadParts, Sink
 from cometmq.client.transfer.puller import Puller
 from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -99,9 +98,7 @@ class OwnedQueues:
         self.wake()
 
     def renew_now(self) -> None:
-        """Renew the locks now instead of at the next interval: brokers may have restarted, which
-        loses all locks.
-        """
+        """Renew the locks now: brokers may have restarted, which loses all locks."""
         if self._locks is not None:
             self._locks.renew_now()
 
@@ -257,9 +254,7 @@ class OwnedQueues:
             self._opening[queue] = offset
 
     async def store(self) -> None:
-        """Store the offsets of the owned queues whose ownership is certain, unless only commits
-        store progress.
-        """
+        """Store the offsets of queues that are certainly ours, unless only commits do."""
         if not self._stores_progress:
             return
         self.stored_ms = monotonic_ms()
