@@ -92,12 +92,7 @@ def test_objects_are_keys_in_both_forms() -> None:
 @given(st.text(max_size=6), st.text(max_size=6))
 def test_names_around_objects_as_keys_are_kept(name: str, broker_name: str) -> None:
     status = ConsumerStatus({name: {MessageQueue("t", broker_name, 0): 1}}, {QUEUE: 2})
-    data = encode_json(status)
-    parsed = parse_dialect(data)["consumerTable"]
-    assert [list(map(dict, keys)) for keys in parsed.values()] == [
-        [{"brokerName": broker_name, "queueId": 0, "topic": "t"}]
-    ]
-    assert list(parsed) == [name]
+    assert decode_json(ConsumerStatus, encode_json(status)) == status
 
 
 @pytest.mark.parametrize("name", ["a,{b}:c", "a,5:b", ',{"x":', "}:"])

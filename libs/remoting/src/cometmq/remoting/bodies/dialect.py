@@ -263,33 +263,17 @@ class _Keys:
         return _KeyObject(_pruned(value)) if isinstance(value, dict) else key
 
 
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
-_SCALAR: Final = re.compile(
-    r"(?P<number>-?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,9})?)"
-    r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
+_TOKEN: Final = re.compile(
+    r'[ \t\r\n]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")|([][{}:,])'
+    r"|(-?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]{1,9})?|[A-Za-z_$][A-Za-z0-9_$]*+))",
+    re.DOTALL,
 )
-_STRINGS: Final = json.JSONDecoder(strict=False)  # the C scanner of the standard library
-_NAMES: Final = {"true": True, "false": False, "null": None}
-
-_KEY_FIRST, _KEY, _COLON, _VALUE, _DICT_NEXT, _ITEM_FIRST, _ITEM, _LIST_NEXT = range(8)
-_AFTER: Final = {_VALUE: _DICT_NEXT, _ITEM_FIRST: _LIST_NEXT, _ITEM: _LIST_NEXT}
-_TAKES_VALUE: Final = frozenset(_AFTER)
-_TAKES_KEY: Final = frozenset({_KEY_FIRST, _KEY})
-
-
-class _Frame:
-    """An open object or array, and the token it expects next."""
-
-    __slots__ = ("container", "expects", "key")
-
-    def __init__(self, container: Any, expects: int) -> None:
-        self.container = container
-        self.expects = expects
-        self.key: Any = None
+_CLOSING: Final = {"{": "}", "[": "]"}
 
 
 def parse_dialect(data: Buffer) -> Any:
-    """Parse a body in Java's dialect into dicts, lists and scalars.
+    """Parse a body in Java's dialect into dicts, lists and scalars; an object as a key becomes the
+    text of its JSON. Raise RemoteProtocolError for other texts.
 
     The parser is iterative and bounds the depth, so hostile nesting raises an error instead of
     overflowing the stack.
@@ -298,107 +282,54 @@ def parse_dialect(data: Buffer) -> Any:
 
 
 def _parse_text(text: str, tokens_max: int) -> Any:
-    root: list[Any] = []
-    stack = [_Frame(root, _ITEM)]
-    position = _SPACE.match(text).end()  # type: ignore[union-attr]  # matches always
-    while position < len(text):
-        tokens_max -= 1
-        if tokens_max < 0:
-            raise RemoteProtocolError("a JSON text is broken, or in no form that Java writes")
-        character = text[position]
-        if character in "{[":
-            _open(stack, character)
-            position += 1
-        elif character in "}]":
-            _close(stack, character)
-            position += 1
-        elif character in ",:":
-            _separate(stack[-1], character, is_root=len(stack) == 1)
-            position += 1
-        else:
-            position = _take_scalar(stack[-1], text, position)
-        position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
-    if len(stack) != 1 or len(root) != 1:
-        raise RemoteProtocolError("a JSON text ends early")
-    return root[0]
+    try:
+        return _pruned(_STRICT.decode(_with_texts_as_keys(text, tokens_max)))
+    except ValueError as error:
+        raise RemoteProtocolError(f"a JSON text is broken: {error}") from error
 
 
-def _open(stack: list[_Frame], character: str) -> None:
-    frame = stack[-1]
-    if len(stack) > DEPTH_MAX:
-        raise RemoteProtocolError(f"a JSON text is nested more than {DEPTH_MAX} deep")
-    if frame.expects in _TAKES_KEY and character == "{":
-        stack.append(_Frame(_KeyObject(), _KEY_FIRST))
-    elif frame.expects not in _TAKES_VALUE:
-        raise _unexpected(character)
-    elif character == "{":
-        stack.append(_Frame({}, _KEY_FIRST))
-    else:
-        stack.append(_Frame([], _ITEM_FIRST))
+def _with_texts_as_keys(text: str, tokens_max: int) -> str:
+    """Return a text with quotes around its keys, and without lone surrogates; raise ValueError, now
+    or when the result is decoded, if it is in no form that Java writes.
+    """
+    pieces: list[str] = []
+    open_ends: list[str] = []
+    key_start = key_depth = -1  # of the object that is a key
+    last = ""
+    for string, mark, word in _tokens(text, tokens_max):
+        piece = string or mark or word
+        is_key = last == "{" or (last == "," and open_ends[-1:] == ["}"])
+        last = piece
+        if mark in _CLOSING:
+            if len(open_ends) == DEPTH_MAX or (is_key and (mark == "[" or key_start >= 0)):
+                raise ValueError(f"it is nested more than {DEPTH_MAX} deep, or in its keys")
+            if is_key:
+                key_start, key_depth = len(pieces), len(open_ends)
+            open_ends.append(_CLOSING[mark])
+        elif mark in ("}", "]"):
+            if not open_ends or open_ends.pop() != mark:
+                raise ValueError(f"an unexpected {mark}")
+            if key_start >= 0 and key_depth == len(open_ends):
+                piece = " ".join((*pieces[key_start:], mark))
+                _STRICT.decode(piece)
+                del pieces[key_start:]
+                piece, key_start = encode_basestring(piece), -1
+        elif word and is_key:
+            piece = f'"{word}"'
+        pieces.append(piece)
+    return " ".join(pieces)
 
 
-def _close(stack: list[_Frame], character: str) -> None:
-    closing = (_KEY_FIRST, _DICT_NEXT) if character == "}" else (_ITEM_FIRST, _LIST_NEXT)
-    if len(stack) == 1 or stack[-1].expects not in closing:
-        raise _unexpected(character)
-    container = stack.pop().container
-    _take(stack[-1], container)
-
-
-def _separate(frame: _Frame, character: str, *, is_root: bool) -> None:
-    if character == ":" and frame.expects == _COLON:
-        frame.expects = _VALUE
-    elif character == "," and frame.expects == _DICT_NEXT:
-        frame.expects = _KEY
-    elif character == "," and frame.expects == _LIST_NEXT and not is_root:
-        frame.expects = _ITEM
-    else:
-        raise _unexpected(character)
-
-
-def _take(frame: _Frame, value: Any) -> None:
-    """Store a key, a member's value or an item in the open object or array."""
-    if frame.expects in _TAKES_KEY:
-        frame.key = value
-        frame.expects = _COLON
-        return
-    if frame.expects == _VALUE:
-        if value is not None:
-            frame.container[frame.key] = value
-    elif frame.expects in _TAKES_VALUE:
-        frame.container.append(value)
-    else:
-        raise RemoteProtocolError("a JSON text has two values without a separator")
-    frame.expects = _AFTER[frame.expects]
-
-
-def _take_scalar(frame: _Frame, text: str, position: int) -> int:
-    if text[position] == '"':
-        try:
-            value, end = _STRINGS.raw_decode(text, position)
-        except ValueError as exc:
-            raise RemoteProtocolError(f"a JSON text has a broken string: {exc}") from exc
-        _take(frame, value if value.isascii() else _without_surrogates(value))
-        return int(end)
-    match = _SCALAR.match(text, position)
-    if match is None:
-        raise _unexpected(text[position])
-    token = match.group()
-    if frame.expects in _TAKES_KEY:
-        _take(frame, token)
-    elif match.lastgroup == "number":
-        _take(frame, int(token) if token.lstrip("-").isdigit() else float(token))
-    elif token in _NAMES:
-        _take(frame, _NAMES[token])
-    else:
-        raise _unexpected(token)
-    return match.end()
-
-
-def _without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, with the character that Java writes."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _unexpected(token: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"a JSON text has an unexpected {token[:20]!r}")
+def _tokens(text: str, count_max: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the strings, the marks and the other words; two of each three are empty."""
+    position = 0
+    while match := _TOKEN.match(text, position):
+        position, count_max = match.end(), count_max - 1
+        if count_max < 0:
+            raise ValueError("it is in no form that Java writes")
+        string, mark, word = match.groups("")
+        if string and _SURROGATE.search(string):
+            string = encode_basestring(_STRICT.decode(string).encode("utf-8", "replace").decode())
+        yield string, mark, word
+    if text[position:].strip(" \t\r\n"):
+        raise ValueError(f"an unexpected {text[position : position + 20]!r}")
