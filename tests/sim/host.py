@@ -328,7 +328,7 @@ class BrokerProcess:
 
     @property
     def member(self) -> Any:
-        return self.copies.parts.inbox.member
+        return self.copies.member.state
 
     @property
     def is_master(self) -> bool:
@@ -371,7 +371,7 @@ class BrokerProcess:
             group=GROUP,
             status=self.copies.member.status(),
             master=self.member.master,
-            record_uid=self.copies.watch.uid,
+            record_uid=self.copies.member.watch.uid,
         )
 
     # Clients
@@ -411,7 +411,7 @@ class BrokerProcess:
         journal = self.broker.journal
         assert journal is not None
         journal.write()
-        self.copies.current.before_write()
+        self.copies.roles.before_write()
         if life == self.life:  # otherwise the connection is closed
             if not isinstance(result, Reply):  # otherwise this broker has not served it
                 self.world.oracle.answered(self, call, result)

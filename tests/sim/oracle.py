@@ -175,7 +175,7 @@ class Oracle:
     def look(self, process: "BrokerProcess") -> None:
         """Read from a broker as a consumer does, if the broker serves reads now."""
         if process.gate.permission.may_read() and process.life >= 0:
-            process.copies.current.before_write()
+            process.copies.roles.before_write()
             if process.gate.permission.may_read():
                 self._show(process, *self.read(process))
 
@@ -186,7 +186,7 @@ class Oracle:
         found = []
         for host in self._world.hosts.values():
             other = host.process
-            if other is None or other is process or other.copies.current.leading is None:
+            if other is None or other is process or other.copies.roles.leading is None:
                 continue
             if other.broker.role.state.epoch > epoch:
                 found.append(other)

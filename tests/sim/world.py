@@ -203,8 +203,8 @@ class World:
         holder = self.hosts[f"b{record.holder.ordinal}"].process
         if holder is None or not holder.is_master or holder.member.epoch != record.epoch:
             return f"broker {record.holder.ordinal} is not the master of epoch {record.epoch}"
-        leading = holder.copies.current.leading
-        if leading is None or leading.confirmation.view.confirmed != holder.end_offset:
+        leading = holder.copies.roles.leading
+        if leading is None or leading.view.confirmed != holder.end_offset:
             return "the master has not confirmed its log"
         staying = {host.ordinal for host in self.hosts.values()} - self.leaving
         if {copy.ordinal for copy in record.in_sync} != staying or record.copies != len(staying):

@@ -221,7 +221,7 @@ def test_a_commit_log_elsewhere_is_not_moved(tmp_path):
 async def test_the_record_that_a_member_reads_is_told_until_it_is_gone(controlled):
     group = controlled.group
     await group.until_master()
-    watches = [app.copies.watch for app in group.apps.values() if app.copies is not None]
+    watches = [app.copies.member.watch for app in group.apps.values() if app.copies is not None]
     assert len(watches) == 2
     await group.until(lambda: all(watch.uid for watch in watches))
     group.place.delete()

@@ -334,10 +334,10 @@ async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path:
         master = group.open_master
         group.ports[master].is_cut_off = True
         membership = group.copies(master)
-        leading = membership.current.leading
+        leading = membership.roles.leading
         assert leading is not None
-        confirmation = leading.confirmation
-        confirmation.attendance.renewed_ms -= 60_000  # longer than the renew deadline
+        confirmation = leading
+        confirmation.renewed_ms -= 60_000  # longer than the renew deadline
         confirmation.adopt(confirmation.view)
         async with group.client(master) as client:
             for _ in range(20):
@@ -381,12 +381,12 @@ async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_pat
         await group.until_in_sync(master)
         group.ports[master].is_cut_off = True
         membership = group.copies(master)
-        leading = membership.current.leading
+        leading = membership.roles.leading
         assert leading is not None
-        confirmation = leading.confirmation
+        confirmation = leading
         async with group.client(master) as client:
             assert (await client.send(b"awake")).code == 0
-            confirmation.attendance.renewed_ms -= 60_000
+            confirmation.renewed_ms -= 60_000
             confirmation.adopt(confirmation.view)
             with pytest.raises(CometError):
                 await client.send(b"late")

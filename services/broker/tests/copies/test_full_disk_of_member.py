@@ -47,7 +47,7 @@ async def test_a_standing_that_cannot_be_saved_ends_the_membership(
         assert rig.log.named("member.failed")[0]["step"] == "SaveInSync"
         disk.number = 0
         rig.write(record(5, holder=X))
-        rig.inbox.is_read_wanted.set()
+        rig.member.watch.read_wanted.set()
         with pytest.raises(OrderRefused) as caught:
             await rig.member.obey(Fence(9))
         assert caught.value.reason is OrderRefusal.STORE_FAILED
@@ -68,7 +68,7 @@ async def test_a_member_whose_state_did_not_fit_on_the_disk_takes_part_again(
         disk.number = 0
         await rig.until(lambda: rig.role is Role.SLAVE and rig.member.status().epoch == 4)
         assert rig.duties.calls[-1] == ("start", 1, 4)
-        rig.inbox.is_read_wanted.set()
+        rig.member.watch.read_wanted.set()
         await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
 
 
@@ -127,7 +127,7 @@ async def test_a_slave_whose_history_did_not_fit_on_the_disk_follows_again(
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.member.status().epoch == 4)
         rig.duties.calls.clear()
-        rig.inbox.store_failed(FULL)
+        rig.member.store_failed(FULL)
         await rig.until(lambda: rig.duties.calls[-1:] == [("start", 1, 4)])
         assert rig.duties.calls[:3] == [("close",), ("stop",), ("repair",)]
         assert rig.log.named("member.failed")[0]["step"] == "SaveHistory"
@@ -142,7 +142,7 @@ async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(
         disk = FullDisk(rig, monkeypatch)
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.role is Role.FAILED)
-        rig.inbox.observe(rules.StoreFailed())
+        rig.member.observe(rules.StoreFailed())
         disk.number = 0
         with pytest.raises(OrderRefused):
             await rig.member.obey(Fence(9))

@@ -72,9 +72,9 @@ async def test_a_master_that_is_cut_off_closes_the_connections_of_clients(tmp_pa
         async with group.client(old) as client:
             await client.send(b"before")
             assert app.copies is not None
-            leading = app.copies.current.leading
+            leading = app.copies.roles.leading
             assert leading is not None
-            leading.confirmation.is_cut_off = lambda: True  # type: ignore[method-assign]
+            leading.is_cut_off = lambda: True  # type: ignore[method-assign]
             server = app._server
             assert server is not None
             await group.until(lambda: not tuple(server.peers))

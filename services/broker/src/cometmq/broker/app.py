@@ -323,7 +323,7 @@ class BrokerApp:
                 call, code, remark, it.clock.now_ms()
             ),
             on_close=closed,
-            before_write=None if copies is None else copies.current.before_write,
+            before_write=None if copies is None else copies.roles.before_write,
             save=None if broker.tables.journal is None else broker.tables.journal.write,
             release_memory=release_free_memory,
         )

@@ -151,7 +151,7 @@ async def test_a_refused_slave_reads_the_record_once_for_all_its_requests(
 
         monkeypatch.setattr(MemoryRecord, "read", read_slowly)
         copies = group.copies(slave)
-        monkeypatch.setattr(copies.watch, "_look", lambda _found: None)
+        monkeypatch.setattr(copies.member.watch, "_look", lambda _found: None)
         establish(group)
         async with group.client(slave) as client, asyncio.TaskGroup() as tasks:
             await group.member(old).obey(HandOver(new))

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from cometmq.broker.copies.roles.dead_man import DeadMan
+from cometmq.broker.copies.roles.watchdog import DeadMan
 from cometmq.testing.broker.logs import RecordingLog
 
 PROGRAM = """
 import sys, time
-from cometmq.broker.copies.roles.dead_man import DeadMan
+from cometmq.broker.copies.roles.watchdog import DeadMan
 from cometmq.remoting.log import NO_LOG
 man = DeadMan(log=NO_LOG)
 {body}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.copies.roles import inbox
-from cometmq.broker.copies.roles.inbox import EpochClaims
+from cometmq.broker.copies.roles import record_watch
+from cometmq.broker.copies.roles.record_watch import EpochClaims
 from cometmq.ha.role import Role
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.broker.member_rig import Rig, X, record, running
@@ -69,7 +69,7 @@ async def test_a_claim_that_is_never_recorded_is_reported_once_in_a_while() -> N
 
 @asynccontextmanager
 async def leading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(inbox, "PAUSE_MS", 1)
+    monkeypatch.setattr(record_watch, "PAUSE_MS", 1)
     async with running(folder) as rig:
         rig.write(record(1))
         await rig.until(lambda: rig.role is Role.MASTER)
@@ -81,7 +81,7 @@ async def test_a_claim_that_the_record_does_not_show_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with leading(tmp_path, monkeypatch) as rig:
-        rig.inbox.epoch_seen(HUGE)
+        rig.member.epoch_seen(HUGE)
         await until(lambda: rig.log.named("member.epoch_unrecorded"))
         assert (rig.role, rig.duties.calls) == (Role.MASTER, [])
         assert (rig.member.status().promised, rig.saved.promised) == (1, 1)
@@ -91,9 +91,9 @@ async def test_a_claim_that_the_record_shows_deposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with leading(tmp_path, monkeypatch) as rig:
-        monkeypatch.setattr(rig.watch, "_look", lambda _: None)  # the watch is late
+        monkeypatch.setattr(rig.member.watch, "_look", lambda _: None)  # the watch is late
         rig.write(record(2, holder=X))
-        rig.inbox.epoch_seen(2)
+        rig.member.epoch_seen(2)
         await rig.until(lambda: rig.member.status().epoch == 2)
         assert rig.role is Role.SLAVE
         assert not rig.log.named("member.epoch_unrecorded")

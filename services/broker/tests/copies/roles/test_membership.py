@@ -89,7 +89,7 @@ async def test_a_record_that_cannot_be_read_is_read_again(tmp_path: Path):
         await rig.until(lambda: rig.role is Role.MASTER)
         assert len(rig.log.named("record.unreachable")) == 1
         assert len(rig.log.named("record.reachable")) == 1
-        assert rig.watch.fault == ""
+        assert rig.member.watch.fault == ""
 
 
 async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path):
@@ -102,11 +102,11 @@ async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path)
 
     rig = Rig(tmp_path, delay=delay)
     member = rig.member
-    task = asyncio.get_running_loop().create_task(rig.run())
+    task = asyncio.get_running_loop().create_task(rig.member.run())
     try:
         rig.write(record(1, holder=X))
         gate.clear()
-        rig.inbox.observe(rules.Recovered())
+        rig.member.observe(rules.Recovered())
         await asyncio.sleep(0.05)  # the read is under way
         assert (await member.obey(Fence(7))).role is Role.FENCED
         gate.set()
@@ -257,8 +257,8 @@ async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_pa
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.saved.last_in_sync == (X,))
         rig.place.delete()
-        rig.inbox.is_read_wanted.set()
-        await rig.until(lambda: rig.watch.uid == "")
+        rig.member.watch.read_wanted.set()
+        await rig.until(lambda: rig.member.watch.uid == "")
         assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)
 
 
@@ -279,7 +279,7 @@ async def test_a_made_up_action_needs_its_rule_and_the_step_of_the_broker(
     }
     monkeypatch.setattr(rules, "TRANSITIONS", {**rules.TRANSITIONS, **row})
     async with leading(tmp_path) as rig:
-        rig.inbox.observe(Tired())  # type: ignore[arg-type]  # made up
+        rig.member.observe(Tired())  # type: ignore[arg-type]  # made up
         await rig.until(lambda: rig.duties.calls)
         assert rig.duties.calls == [("rest",)]
     model = Model(Bounds())

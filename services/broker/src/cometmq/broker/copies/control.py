@@ -36,16 +36,16 @@ class MemberControl:
         return Report(
             group=broker.settings.broker_name,
             status=copies.member.status(),
-            master=copies.parts.inbox.member.master,
-            confirm_offset=copies.current.confirm_offset,
-            record_uid=copies.watch.uid,
+            master=copies.member.state.master,
+            confirm_offset=copies.roles.confirm_offset,
+            record_uid=copies.member.watch.uid,
             version=VERSION,
             fault=store_fault(broker) or replication_fault(broker) or "",
             risk=exposure(broker.settings),
         )
 
     async def changed(self) -> None:
-        await self._copies.driver.changed()
+        await self._copies.member.changed()
 
     async def obey(self, order: Order) -> None:
         if isinstance(order, Rebuild):

@@ -114,13 +114,13 @@ class Copying:
     async def leave(self) -> None:
         """Leave the broker group, if there is one; a master hands over first."""
         if self.joined is not None:
-            self._discard.check(self.joined.parts.inbox.member.role, self._broker.log)
+            self._discard.check(self.joined.member.state.role, self._broker.log)
             await self.joined.leave()
 
     async def store_closed(self) -> None:
         """Move the files of the closed store aside, if an order demanded it (`discard.py`)."""
         if self.joined is not None:
-            broker, role = self._broker, self.joined.parts.inbox.member.role
+            broker, role = self._broker, self.joined.member.state.role
             finish = partial(
                 self._discard.finish, broker.settings, role, broker.clock.now_ms(), broker.log
             )

@@ -14,22 +14,17 @@ from cometmq.broker.copies.gate.diversion import Diversion
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.gate.permission import Permission
 from cometmq.broker.copies.members import parse_members, record_of
-from cometmq.broker.copies.roles.current_role import CurrentRole
-from cometmq.broker.copies.roles.inbox import Inbox, SavedState
 from cometmq.broker.copies.roles.master_role import MasterRole
 from cometmq.broker.copies.roles.member_driver import MemberDriver
-from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.copies.roles.parts import HOST, Around, Parts, Surroundings
-from cometmq.broker.copies.roles.record_watch import RecordWatch
 from cometmq.broker.copies.roles.role_changes import RoleChanges
 from cometmq.broker.copies.roles.role_hook import RoleHook
-from cometmq.broker.copies.roles.watchdog import Watchdog
 from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
+from cometmq.broker.copies.streams.follower_stream import FollowerView
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
 from cometmq.broker.copies.streams.replica import MemberReplica
-from cometmq.broker.copies.streams.reports import FollowerView
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS
 from cometmq.broker.copies.tables.feed import TableFeed
@@ -91,21 +86,12 @@ FOLLOWERS_POLL_S: Final = 0.05
 class Joined:
     """A broker's membership in its group, which the broker starts and stops."""
 
-    def __init__(self, parts: Parts, state: State) -> None:
+    def __init__(self, parts: Parts) -> None:
         """Build the roles of a member, without starting it."""
-        broker = parts.broker
-        folder = _folder(broker.settings)
         self.parts = parts
-        self.current = CurrentRole(broker)
-        self.watchdog = Watchdog(parts, self.current)
-        self.roles = RoleChanges(parts, self.current, self.watchdog)
-        saved = SavedState(state, StateFile(folder, parts.host.files), parts.around.workers.config)
-        self.driver = MemberDriver(
-            saved, parts.record, self.roles, inbox=parts.inbox, log=broker.log
-        )
-        self.member = Membership(self.driver, self.current, broker.log)
-        self.watch = RecordWatch(self.driver, self.current, broker.log)
-        self.hook = _role_hook(broker)
+        self.member = parts.member
+        self.roles = self.member.duties = RoleChanges(parts)
+        self.hook = _role_hook(parts.broker)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the background loops of the membership, by name."""
@@ -114,35 +100,34 @@ class Joined:
 
         def tick() -> None:
             server.tick()
-            self.watchdog.tick()
+            self.roles.watchdog.tick()
 
         hook = {} if self.hook is None else {"role-hook": self.hook.run()}
         return {
             **hook,
-            "member": self.driver.run(),
-            "record": self.watch.run(),
-            "leader": self.current.run(),
+            "member": self.member.run(),
+            "leader": self.roles.run(),
             "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
             "slave-addresses": server.addresses.run(),
         }
 
     def begin(self) -> None:
         """Start the membership; call this once the broker has recovered and is listening."""
-        self.parts.inbox.observe(rules.Recovered())
+        self.member.observe(rules.Recovered())
 
     async def leave(self) -> None:
         """If this broker leads, hand over to the in-sync copy with the longest log; then forward
         requests for `handOverLingerMills`.
         """
-        self.watchdog.leave()
+        self.roles.watchdog.leave()
         for _ in range(HAND_OVERS_MAX):
-            leading = self.current.leading
+            leading = self.roles.leading
             if leading is not None and not await self._hand_over(leading):
                 return
             await self.parts.gate.diversion.linger(
                 self.parts.broker.settings.hand_over_linger_mills
             )
-            if self.current.leading is None:
+            if self.roles.leading is None:
                 return
             # An elector that does not know of the stop may have made this broker the master again.
 
@@ -150,7 +135,7 @@ class Joined:
         """Hand over; return whether another broker is now the master."""
         ready = self._successors(leading)
         for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
-            if ready or len(in_sync.certain_set(leading.confirmation.view)) == 1:
+            if ready or len(in_sync.certain_set(leading.view)) == 1:
                 break
             await asyncio.sleep(FOLLOWERS_POLL_S)
             ready = self._successors(leading)
@@ -164,7 +149,7 @@ class Joined:
         return True
 
     def _successors(self, leading: MasterRole) -> list[FollowerView]:
-        members = in_sync.certain_set(leading.confirmation.view)
+        members = in_sync.certain_set(leading.view)
         return [one for one in self.parts.sender.followers() if one.copy in members]
 
     async def close(self) -> None:
@@ -173,7 +158,7 @@ class Joined:
         self.parts.sender.stop()
         if self.hook is not None:
             await self.hook.stopped()
-        await self.parts.record.close()
+        await self.member.record.close()
 
 
 def join(
@@ -195,9 +180,12 @@ def join(
         EpochFile(folder, host.files), history,
         commit_log=broker.store.commit_log, worker=workers.config,
     )  # fmt: skip
-    inbox = Inbox(state.copy, state.promised, log=broker.log)
+    member = MemberDriver(
+        state, StateFile(folder, host.files), worker=workers.config,
+        record=record or record_of(settings, broker.config.loaded.label), log=broker.log,
+    )  # fmt: skip
     replica = MemberReplica(
-        broker.driver, epoch_log, feed, inbox,
+        broker.driver, epoch_log, feed, member,
         keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), worker=workers.config,
         settings=lambda: broker.settings, now_ms=host.boottime_ms,
         log=broker.log, status=broker.replication.following,
@@ -206,13 +194,11 @@ def join(
     sender = LogSender(replica, port=around.server, worker=workers.replicate, proving=proving)
     around.server.serve_members(sender)
     parts = Parts(
-        broker, around, inbox,
-        record or record_of(settings, broker.config.loaded.label),
-        parse_members(settings.group_members), epoch_log, feed,
+        broker, around, member, parse_members(settings.group_members), epoch_log, feed,
         Follower(replica, proving), sender,
-        _gate(broker, around.client, feed, replica, inbox),
+        _gate(broker, around.client, feed, replica, member),
     )  # fmt: skip
-    return Joined(parts, state)
+    return Joined(parts)
 
 
 def _folder(settings: BrokerSettings) -> Path:
@@ -220,12 +206,16 @@ def _folder(settings: BrokerSettings) -> Path:
 
 
 def _gate(
-    broker: Broker, client: RemotingClient, feed: TableFeed, replica: MemberReplica, inbox: Inbox
+    broker: Broker,
+    client: RemotingClient,
+    feed: TableFeed,
+    replica: MemberReplica,
+    member: MemberDriver,
 ) -> Gate:
     """Build the gate, and make it decide from now on whether reads of queues are served."""
     now_ms = broker.clock.monotonic_ms
     permission = Permission(changes=feed.settle, may_read_copy=replica.may_read, now_ms=now_ms)
-    diversion = Diversion(client, permission, epoch_seen=inbox.epoch_seen, now_ms=now_ms)
+    diversion = Diversion(client, permission, epoch_seen=member.epoch_seen, now_ms=now_ms)
     broker.role.may_read = permission.may_read
     return Gate(permission, diversion)
 

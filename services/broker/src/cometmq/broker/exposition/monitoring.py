@@ -19,18 +19,18 @@ from cometmq.runtime.metrics import Family, Row, StatsCollector, counter, gauge,
 
 def _roles(copies: Joined) -> Iterable[Row]:
     """Yield a row for every role, so that alerts can rely on all series from the start."""
-    current = copies.parts.inbox.member.role
+    current = copies.member.state.role
     return [((role.value,), int(role is current)) for role in Role]
 
 
 def _copies(copies: Joined) -> int:
-    leading = copies.current.leading
-    return 0 if leading is None else len(in_sync.certain_set(leading.confirmation.view))
+    leading = copies.roles.leading
+    return 0 if leading is None else len(in_sync.certain_set(leading.view))
 
 
 def _unconfirmed(copies: Joined) -> int:
-    leading = copies.current.leading
-    return 0 if leading is None else (view := leading.confirmation.view).end - view.confirmed
+    leading = copies.roles.leading
+    return 0 if leading is None else (view := leading.view).end - view.confirmed
 
 
 ELECTION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
@@ -45,7 +45,7 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),
     gauge(
         "cometmq_group_epoch",
-        "Epoch in which this member leads or follows.", lambda g: g.parts.inbox.member.epoch
+        "Epoch in which this member leads or follows.", lambda g: g.member.state.epoch
     ),
     gauge(
         "cometmq_group_promised_epoch",
@@ -67,7 +67,7 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     ),
     gauge(
         "cometmq_group_record_reachable", "1 while the consensus record can be read.",
-        lambda g: not g.watch.fault,
+        lambda g: not g.member.watch.fault,
     ),
     gauge(
         "cometmq_group_held_requests", "Requests waiting for a switchover to end.",
@@ -82,10 +82,10 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
 
 def member_fault(copies: Joined) -> str | None:
     """Return why a member neither serves requests nor follows a master, or None."""
-    member = copies.parts.inbox.member
+    member = copies.member.state
     if member.role.is_out or not member.epoch:
         text = f"this member of the broker group is {member.role}"
-        fault = copies.watch.fault
+        fault = copies.member.watch.fault
         return f"{text} and cannot read the record: {fault}" if fault else text
     return None
 

@@ -16,7 +16,7 @@ from typing import Final
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.joining import Joined
-from cometmq.broker.copies.roles.membership import Membership
+from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.ha import actions, election, missing_record
@@ -106,7 +106,7 @@ class BrokerGroup:
         assert found is not None
         return found
 
-    def member(self, ordinal: int) -> Membership:
+    def member(self, ordinal: int) -> MemberDriver:
         return self.copies(ordinal).member
 
     def status(self, ordinal: int) -> Status:

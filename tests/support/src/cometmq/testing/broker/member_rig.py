@@ -14,10 +14,7 @@ from typing import Final
 from msgspec.structs import astuple
 
 from cometmq.broker.copies.roles.acting import Acting
-from cometmq.broker.copies.roles.inbox import Inbox, SavedState
 from cometmq.broker.copies.roles.member_driver import MemberDriver, Position
-from cometmq.broker.copies.roles.membership import Membership
-from cometmq.broker.copies.roles.record_watch import RecordWatch
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.orders import HandOver, Order
@@ -114,16 +111,10 @@ class Rig:
         state = State(group="g", ordinal=0, incarnation="m", boot_id="b", promised=promised)
         self.file.save(state)
         self.worker = Worker("test")
-        self.inbox = Inbox(state.copy, state.promised, log=self.log)
-        saved = SavedState(state, self.file, self.worker)
-        self.driver = MemberDriver(saved, self.port, self.duties, inbox=self.inbox, log=self.log)
-        self.member = Membership(self.driver, self.duties, self.log)
-        self.watch = RecordWatch(self.driver, self.duties, self.log)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.driver.run())
-            group.create_task(self.watch.run())
+        self.member = MemberDriver(
+            state, self.file, worker=self.worker, record=self.port, log=self.log
+        )
+        self.member.duties = self.duties
 
     @property
     def role(self) -> Role:
@@ -144,14 +135,14 @@ class Rig:
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
             while not condition():
-                await self.driver.changed()
+                await self.member.changed()
 
 
 @asynccontextmanager
 async def running(folder: Path, *, promised: int = 0) -> AsyncIterator[Rig]:
     rig = Rig(folder, promised=promised)
-    task = asyncio.get_running_loop().create_task(rig.run())
-    rig.inbox.observe(rules.Recovered())
+    task = asyncio.get_running_loop().create_task(rig.member.run())
+    rig.member.observe(rules.Recovered())
     try:
         yield rig
     finally:

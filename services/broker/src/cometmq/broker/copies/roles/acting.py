@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that every role of a member implements, and the roles of members that do not lead;
-`role_changes.py` has the table of roles.
-"""
+"""The calls that every role of a member implements; `role_changes.py` has the table of roles."""
 
-from typing import Protocol
-
-from cometmq.broker.copies.roles.parts import Parts
-from cometmq.broker.copies.state import FollowState
 from cometmq.ha.orders import HandOver, Order
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Versioned
@@ -66,38 +60,3 @@ class InactiveRole(Acting):
 
     def obey(self, order: Order) -> None:
         """Ignore the order: the role for which it was accepted has just ended."""
-
-
-class SlaveRole(Acting):
-    """Copies the log and the tables of a master."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._broker = parts.broker
-        self._replica = parts.follower.replica
-        self._boottime_ms = parts.host.boottime_ms
-        self._hinted_ms = 0
-
-    def confirm_offset(self) -> int:
-        return self._replica.confirmed
-
-    def has_lost_master(self) -> bool:
-        replica, within_ms = self._replica, self._broker.settings.heard_within_mills
-        is_connected = replica.status.state is FollowState.FOLLOWING
-        return not is_connected or self._boottime_ms() - replica.heard_ms > within_ms
-
-    def look_after_clients(self) -> None:
-        """Tell consumers to rebalance, once, when the master falls silent: a rebalance calls the
-        master, so a consumer closes a connection that hangs.
-        """
-        heard_ms = self._replica.heard_ms
-        quiet_ms = self._broker.settings.heard_within_mills // 2
-        is_quiet = 0 < heard_ms < self._boottime_ms() - quiet_ms
-        if is_quiet and heard_ms != self._hinted_ms:
-            self._hinted_ms = heard_ms
-            self._broker.pending.later.start(self._broker.clients.consumers.hint())
-
-
-class Current(Protocol):
-    """Knows the role in which a broker acts now."""
-
-    acting: Acting

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives `cometmq.ha.member`: handles one event at a time, and completes each of its actions before
-it begins the next.
+"""One broker's membership in its group: drives `cometmq.ha.member`, which decides.
 
 Orders and observations are events in one queue. For each, `react` returns the new state and the
-actions. The promise is on disk before any action that depends on it begins, and before `status`
-shows it. An answer to an elector describes the state after the last completed event.
+actions; each action is complete before the next one begins. The promise is on disk before any
+action that depends on it begins, and before `status` shows it. An answer to an elector describes
+the state after the last completed event.
 
 A step is a save of the state or an action. A failed step ends the membership until a restart, and
 the order that led to it is refused. There is one exception: if the disk was too full for the state
@@ -13,32 +13,31 @@ file or the epoch file, the member recovers as soon as both can be saved.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from cometmq.broker.copies.roles.inbox import (
-    FREE_SPACE,
-    RETRY_MS,
-    Inbox,
-    Read,
-    Retry,
-    SavedState,
-    Seen,
-)
+from cometmq.broker.copies.roles.acting import Acting
+from cometmq.broker.copies.roles.record_watch import RETRY_MS, Read, RecordWatch, Seen
 from cometmq.broker.copies.roles.record_writer import swap
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
+from cometmq.ha.actions import Status
 from cometmq.ha.durable import DISK_FULL
 from cometmq.ha.epochs import HistoryUnsaved
-from cometmq.ha.member import Duty, OrderRefusal, OrderRefused
+from cometmq.ha.member import Duty, Member, OrderRefusal, OrderRefused
+from cometmq.ha.orders import HandOver, Order
 from cometmq.ha.port import Answer, RecordPort
 from cometmq.ha.role import Role
+from cometmq.ha.state import State, StateFile
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.worker import Worker
 
+FREE_SPACE: Final = "free space on the disk: this broker then takes part again"
 FULL_RETRY_MS: Final = 1_000
 """Interval at which a member whose disk was full tries to save its state."""
 
@@ -65,6 +64,9 @@ class Duties(Protocol):
     disk has failed.
     """
 
+    acting: Acting
+    """The role in which the broker acts now."""
+
     def position(self) -> Position:
         """Return the broker's position now."""
 
@@ -84,70 +86,212 @@ class _StepFailed(OrderRefused):
     """A step has failed, so the order that led to it is refused."""
 
 
+class Retry(NamedTuple):
+    """A request to save again what did not fit on the disk."""
+
+
+Happened = rules.Event | Read | Seen | Retry
+
+
 class MemberDriver:
-    """Handles the events of one member."""
+    """Handles the events and orders of one member, while `run` is running.
+
+    A call that raises OrderRefused has changed nothing.
+    """
+
+    duties: Duties
+    """Set before `run`; streams and requests may report events before that."""
 
     def __init__(
-        self, saved: SavedState, record: RecordPort, duties: Duties, *, inbox: Inbox, log: Log
+        self,
+        state: State,
+        file: StateFile,
+        *,
+        worker: Worker,
+        record: RecordPort,
+        log: Log,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`inbox` begins with the saved state."""
-        self.settled = inbox.member
+        """`state` is the saved result of `cometmq.ha.state.started`; `worker` writes the file."""
+        self.saved = state
+        """The state that is on the disk."""
+        self.state = Member(me=state.copy, promised=state.promised)
+        """The state after the last taken event, whose actions may still be in progress."""
+        self.settled = self.state
         """The state after the last completed event."""
-        self.inbox = inbox
-        self.saved = saved
         self.record = record
-        self.duties = duties
+        self.sleep = sleep
+        self.watch = RecordWatch(self, log)
+        self._file = file
+        self._worker = worker
         self._log = log
+        self._jobs: asyncio.Queue[tuple[Happened, asyncio.Future[None] | None]] = asyncio.Queue()
+        self._is_full = asyncio.Event()  # the state or the history did not fit on the disk
+        self._can_recover = True
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Handle events; the caller cancels this."""
+        """Handle events, and read and watch the record; the caller cancels this."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_working(), name="member-events")
             group.create_task(self._keep_recovering(), name="member-recovery")
-            group.create_task(self.inbox.claims.run(), name="member-claims")
+            group.create_task(self.watch.run(), name="member-record")
 
     async def changed(self) -> None:
         """Wait until the next event has been completed."""
         await self._changed.wait()
 
+    # Events
+
+    def observe(self, event: rules.Observation | Read | Seen | Retry) -> None:
+        if isinstance(event, rules.StoreFailed):
+            self._can_recover = False
+        self._jobs.put_nowait((event, None))
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Have an epoch checked that another broker has named, if it is later than the promise."""
+        if epoch > self.state.promised:
+            self.watch.claims.note(epoch)
+
+    def store_failed(self, error: Exception) -> None:
+        """End the membership until a restart; if only the history did not fit on the disk, until it
+        does.
+        """
+        if isinstance(error, HistoryUnsaved):
+            self._log.error(
+                "member.failed", step="SaveHistory", error=describe(error), action=FREE_SPACE
+            )
+            self._jobs.put_nowait((rules.StoreFailed(), None))
+            self._is_full.set()
+            return
+        self._log.error("member.store_failed", error=describe(error))
+        self.observe(rules.StoreFailed())
+
+    async def _handle(self, event: rules.Event) -> Status:
+        done = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((event, done))
+        await done
+        return self.status()
+
+    # What electors and operators see, and order
+
+    def status(self) -> Status:
+        """Return the state after the last completed event, and the broker's current position.
+
+        While an event is in progress, the promise on disk may be newer than the returned one. With
+        the new promise, but still as a slave, the member that the record names would look like a
+        master that cannot open, and electors would replace it.
+        """
+        settled = self.settled
+        return Status(
+            copy=settled.me,
+            role=settled.role,
+            promised=settled.promised,
+            epoch=settled.epoch,
+            standing=self.saved.standing,
+            last_in_sync=self.saved.last_in_sync,
+            **msgspec.structs.asdict(self.duties.position()),
+        )
+
+    async def obey(self, order: Order) -> Status:
+        """Carry out an order; return the status after the event that it caused.
+
+        After an order to become master, this member may not lead yet when the call returns.
+        """
+        if isinstance(order, HandOver):
+            return await self._hand_over(order)
+        if type(order) in rules.CHANGE_THE_ROLE:
+            return await self._handle(order)
+        member = self.state
+        if member.role not in order.obeyed_in:
+            roles = " or ".join(sorted(order.obeyed_in))
+            raise OrderRefused(
+                OrderRefusal.NOT_MASTER,
+                f"broker {member.me.ordinal} is {member.role}, not the {roles}",
+            )
+        if fault := order.fault(member.me.ordinal):
+            raise OrderRefused(OrderRefusal.NOT_IN_SYNC, fault)
+        self.duties.acting.obey(order)
+        return self.status()
+
+    async def _hand_over(self, order: HandOver) -> Status:
+        """Make a different member the master without failing any send; return once the record names
+        it.
+
+        Raise OrderRefused, with this broker still the master, if the target does not catch up in
+        time or the record cannot be written.
+        """
+        target = order.successor
+        await self._handle(order)
+        result = await self.duties.acting.hand_over(order)
+        if result is None:
+            await self._handle(rules.Abandoned())
+            raise self._not_handed_over(
+                OrderRefusal.NOT_IN_SYNC,
+                f"broker {target} did not catch up in time; try again when it lags less",
+            )
+        answer, epoch = result
+        status = await self._handle(rules.HandedOver(answer, target, epoch))
+        has_followed = (self.state.epoch, self.state.master) == (epoch, target)
+        if answer is not Answer.APPLIED and not has_followed:
+            raise self._not_handed_over(
+                OrderRefusal.NOT_MASTER,
+                f"the record did not confirm broker {target} as the master of epoch {epoch}:"
+                f" {answer.value}; look at the state of the group before trying again",
+            )
+        return status
+
+    def _not_handed_over(self, reason: OrderRefusal, text: str) -> OrderRefused:
+        self._log.warning("hand_over.failed", error=text)  # a broker that stops has no caller
+        return OrderRefused(reason, text)
+
+    # Steps
+
     async def _keep_working(self) -> None:
         while True:
-            job = await self.inbox.jobs.get()
+            event, done = await self._jobs.get()
+            refusal: OrderRefused | None = None
             try:
-                await self._work(job.event)
+                await self._work(event)
             except OrderRefused as error:
+                refusal = error
                 if isinstance(error, _StepFailed):
                     # This comes first, because `status` and later events must not see a promise
                     # that is not on the disk.
-                    await self._fail()
-                if job.done is not None and not job.done.done():
-                    job.done.set_exception(error)
-            else:
-                if job.done is not None and not job.done.done():
-                    job.done.set_result(None)
-            self._settle()
+                    with contextlib.suppress(_StepFailed):  # logged by the step
+                        await self._work(rules.StoreFailed())
+            if done is not None and not done.done():
+                if refusal is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(refusal)
+            self.settled = self.state
+            self._changed.set()
+            self._changed = asyncio.Event()
 
-    async def _work(self, event: rules.Event | Read | Seen | Retry) -> None:
-        if isinstance(event, Retry):
-            await self._recover()
-            return
-        if isinstance(event, Seen):
-            if self.inbox.member.role is not Role.FAILED:
-                seen = states.saw(self.saved.state, event.record)
-                await self._perform_step("SaveInSync", self.saved.save(seen), is_save=True)
-            return
-        if isinstance(event, Read):
-            if event.began is not self.inbox.member:
-                self.inbox.is_read_wanted.set()
+    async def _work(self, event: Happened) -> None:
+        match event:
+            case Retry():
+                await self._recover()
                 return
-            event = rules.RecordRead(event.found)
-        before = self.inbox.member
-        self.inbox.member, actions = rules.react(before, event)
-        if self.inbox.member.role is not before.role:
+            case Seen():
+                if self.state.role is not Role.FAILED:
+                    save = self._save(states.saw(self.saved, event.record))
+                    await self._perform_step("SaveInSync", save, is_save=True)
+                return
+            case Read():
+                if event.began is not self.state:
+                    self.watch.read_wanted.set()
+                    return
+                event = rules.RecordRead(event.found)
+            case _:
+                pass
+        before = self.state
+        self.state, actions = rules.react(before, event)
+        if self.state.role is not before.role:
             self._log.info(
-                "member.role_changed", role=self.inbox.member.role.value, before=before.role.value,
-                epoch=self.inbox.member.epoch, cause=type(event).__name__,
+                "member.role_changed", role=self.state.role.value, before=before.role.value,
+                epoch=self.state.epoch, cause=type(event).__name__,
             )  # fmt: skip
         for action in actions:
             is_save = isinstance(action, rules.SavePromise)
@@ -171,62 +315,55 @@ class MemberDriver:
             action = FREE_SPACE if is_full else "repair the disk, then restart this broker"
             self._log.error("member.failed", step=step, error=describe(error), action=action)
             if is_full:
-                self.inbox.is_full.set()
+                self._is_full.set()
             else:
-                self.inbox.can_recover = False
+                self._can_recover = False
             raise _StepFailed(
                 OrderRefusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
             ) from error
 
-    async def _fail(self) -> None:
-        with contextlib.suppress(_StepFailed):  # logged by the step
-            await self._work(rules.StoreFailed())
+    async def _perform(self, action: rules.Action) -> None:
+        match action:
+            case rules.ReadRecord():
+                self.watch.read_wanted.set()
+            case rules.SavePromise(epoch=epoch):
+                await self._save(states.promised(self.saved, epoch))
+            case rules.Claim(base=base, record=record):
+                outcome = await swap(self.record, base, record)
+                if outcome.answer is Answer.UNKNOWN:
+                    await self.sleep(RETRY_MS / 1000)
+                self.watch.read_wanted.set()
+            case rules.BeginEpoch(epoch=epoch):
+                await self.duties.perform(action)
+                self.observe(rules.Opened(epoch))
+            case _:
+                await self.duties.perform(action)
+
+    async def _save(self, state: State, *, is_repair: bool = False) -> None:
+        """Save a state unless it is saved already; raise OSError if that fails."""
+        if state != self.saved or is_repair:
+            await self._worker.submit(partial(self._file.save, state))
+            self.saved = state
 
     async def _keep_recovering(self) -> None:
         while True:
-            await self.inbox.is_full.wait()
-            self.inbox.is_full.clear()
-            await self.inbox.sleep(FULL_RETRY_MS / 1000)
-            self.inbox.observe(Retry())
+            await self._is_full.wait()
+            self._is_full.clear()
+            await self.sleep(FULL_RETRY_MS / 1000)
+            self.observe(Retry())
 
     async def _recover(self) -> None:
         """Save the state and the history, then resume the membership; if the disk is still too
         full, wait for the next retry.
         """
-        state = states.promised(self.saved.state, self.inbox.member.promised)
         try:
-            await self.saved.repair(state)
-        except OSError:
-            self.inbox.is_full.set()
-            return
-        if not self.inbox.can_recover or self.inbox.member.role is not Role.FAILED:
-            return
-        try:
+            promised = states.promised(self.saved, self.state.promised)
+            await self._save(promised, is_repair=True)
+            if not self._can_recover or self.state.role is not Role.FAILED:
+                return
             await self.duties.repair_history()
         except OSError:
-            self.inbox.is_full.set()
+            self._is_full.set()
             return
         self._log.info("member.recovered")
-        self.inbox.observe(rules.Recovered())
-
-    async def _perform(self, action: rules.Action) -> None:
-        match action:
-            case rules.ReadRecord():
-                self.inbox.is_read_wanted.set()
-            case rules.SavePromise(epoch=epoch):
-                await self.saved.save(states.promised(self.saved.state, epoch))
-            case rules.Claim(base=base, record=record):
-                outcome = await swap(self.record, base, record)
-                if outcome.answer is Answer.UNKNOWN:
-                    await self.inbox.sleep(RETRY_MS / 1000)
-                self.inbox.is_read_wanted.set()
-            case rules.BeginEpoch(epoch=epoch):
-                await self.duties.perform(action)
-                self.inbox.observe(rules.Opened(epoch))
-            case _:
-                await self.duties.perform(action)
-
-    def _settle(self) -> None:
-        self.settled = self.inbox.member
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.observe(rules.Recovered())

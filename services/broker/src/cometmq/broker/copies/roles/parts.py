@@ -10,7 +10,7 @@ from uuid import uuid4
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.members import MemberAddresses
-from cometmq.broker.copies.roles.inbox import Inbox
+from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.sending import LogSender
@@ -19,7 +19,6 @@ from cometmq.broker.copies.streams.tails import keep_tail
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.ha.durable import Files, OsFiles
-from cometmq.ha.port import RecordPort
 from cometmq.ha.proof import NewBytes
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import boottime_ms
@@ -78,8 +77,7 @@ class Parts(NamedTuple):
 
     broker: Broker
     around: Around
-    inbox: Inbox
-    record: RecordPort
+    member: MemberDriver
     members: MemberAddresses
     epochs: EpochLog
     feed: TableFeed

@@ -45,7 +45,6 @@ class RecordWriter:
     ) -> None:
         """`deposed` is called when the record names a different master or epoch."""
         self._confirmation = confirmation
-        self._attendance = confirmation.attendance
         self._record = record
         self._deposed = deposed
         self._log = log
@@ -67,7 +66,7 @@ class RecordWriter:
 
     async def run(self) -> None:
         """Renew the record, update its in-sync set, and read it when the rules require that."""
-        interval_ms = self._attendance.timing.renew_deadline_ms // RENEWALS_PER_DEADLINE
+        interval_ms = self._confirmation.timing.renew_deadline_ms // RENEWALS_PER_DEADLINE
         confirmation = self._confirmation
         while not confirmation.has_ended():
             confirmation.write_wanted.clear()
@@ -89,18 +88,18 @@ class RecordWriter:
         async with self._writing:
             if confirmation.view.must_read and not await self._read():
                 return False
-            unfit = self._attendance.unfit(confirmation.view)
+            unfit = confirmation.unfit()
             record = in_sync.proposal(confirmation.view, unfit, copies=self._copies)
             if confirmation.has_ended() or record is None:
                 return confirmation.has_ended()
-            base, began_ms = confirmation.view.base, self._attendance.now_ms()
+            base, began_ms = confirmation.view.base, confirmation.now_ms()
             confirmation.adopt(in_sync.written(confirmation.view, record))
             outcome = await swap(self._record, base, record)
             if confirmation.has_ended():
                 return True
             before = base.record.in_sync
             if outcome.answer is Answer.APPLIED:
-                self._attendance.renewed_ms = began_ms
+                confirmation.renewed_ms = began_ms
             confirmation.adopt(in_sync.answered(confirmation.view, outcome))
             if outcome.answer is Answer.APPLIED and record.in_sync != before:
                 self._log.info(
@@ -147,7 +146,7 @@ class RecordWriter:
                         confirmation.view = in_sync.answered(confirmation.view, outcome)
                         confirmation.write_wanted.set()
                     return outcome.answer, record.epoch
-            left_ms = deadline_ms - self._attendance.now_ms()
+            left_ms = deadline_ms - confirmation.now_ms()
             if left_ms <= 0:
                 return None
             try:

@@ -27,15 +27,16 @@ the end: pending puts, positions of delay levels, known ends of transactions, lo
 rebuilds it.
 """
 
+import asyncio
 from typing import Final, assert_never
 
 from cometmq.broker.copies.members import MemberAddress
-from cometmq.broker.copies.roles.acting import SlaveRole
-from cometmq.broker.copies.roles.current_role import CurrentRole
+from cometmq.broker.copies.roles.acting import Acting, InactiveRole
 from cometmq.broker.copies.roles.master_role import MasterRole
 from cometmq.broker.copies.roles.member_driver import Position
 from cometmq.broker.copies.roles.parts import Parts
 from cometmq.broker.copies.roles.watchdog import Watchdog
+from cometmq.broker.copies.state import FollowState
 from cometmq.broker.lost_messages import lower_offsets
 from cometmq.broker.role import ServedRole
 from cometmq.ha import epochs, in_sync
@@ -53,10 +54,39 @@ this many percentage points below `diskSpaceWarningLevelRatio`.
 """
 
 
+class SlaveRole(Acting):
+    """Copies the log and the tables of a master."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._broker = parts.broker
+        self._replica = parts.follower.replica
+        self._boottime_ms = parts.host.boottime_ms
+        self._hinted_ms = 0
+
+    def confirm_offset(self) -> int:
+        return self._replica.confirmed
+
+    def has_lost_master(self) -> bool:
+        replica, within_ms = self._replica, self._broker.settings.heard_within_mills
+        is_connected = replica.status.state is FollowState.FOLLOWING
+        return not is_connected or self._boottime_ms() - replica.heard_ms > within_ms
+
+    def look_after_clients(self) -> None:
+        """Tell consumers to rebalance, once, when the master falls silent: a rebalance calls the
+        master, so a consumer closes a connection that hangs.
+        """
+        heard_ms = self._replica.heard_ms
+        quiet_ms = self._broker.settings.heard_within_mills // 2
+        is_quiet = 0 < heard_ms < self._boottime_ms() - quiet_ms
+        if is_quiet and heard_ms != self._hinted_ms:
+            self._hinted_ms = heard_ms
+            self._broker.pending.later.start(self._broker.clients.consumers.hint())
+
+
 class RoleChanges:
     """Performs the actions of a member in its broker (`Duties`)."""
 
-    def __init__(self, parts: Parts, current: CurrentRole, watchdog: Watchdog) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._broker = broker = parts.broker
         self._epochs = parts.epochs
@@ -64,19 +94,49 @@ class RoleChanges:
         self._follower = parts.follower
         self._sender = parts.sender
         self._gate = parts.gate
-        self._current = current
-        self._watchdog = watchdog
+        self.acting: Acting = InactiveRole()
+        self.watchdog = Watchdog(parts, self)
+        self._confirmed_led = 0  # by this broker, in its last leadership
+        self._led = asyncio.Event()
         broker.driver.turn.grew.connect(self._log_grew)
         broker.driver.turn.counted.connect(self._tables_changed)
+
+    @property
+    def leading(self) -> MasterRole | None:
+        """The current role if it is the master's and has not ended; otherwise None."""
+        acting = self.acting
+        if isinstance(acting, MasterRole) and not acting.has_ended():
+            return acting
+        return None
+
+    @property
+    def confirm_offset(self) -> int:
+        """The last confirm offset known to this member, but at most the end of its log; 0 if none
+        is known.
+        """
+        return min(self.acting.confirm_offset(), self._broker.store.commit_log.end)
+
+    async def run(self) -> None:
+        """Run the record writer of each leadership, one after another, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._led.wait()
+                self._led.clear()
+                if (leading := self.leading) is not None:
+                    group.create_task(leading.writer.run(), name="member-leader")
+
+    def before_write(self) -> None:
+        """Close all connections if this master's lease has lapsed; runs before answers are sent."""
+        self.acting.before_write()
 
     def _log_grew(self) -> None:
         """Journal the table changes made before the new bytes of the log, then note the new end."""
         if self._broker.tables.journal is not None:
             self._broker.tables.journal.write()
-        self._current.acting.note_end()
+        self.acting.note_end()
 
     def _tables_changed(self) -> None:
-        self._current.acting.note_end()
+        self.acting.note_end()
         self._sender.wake_later()
 
     # See `Duties`
@@ -90,7 +150,7 @@ class RoleChanges:
             max_offset=store.commit_log.end,
             tables_epoch=tables.epoch,
             tables=tables.changes,
-            has_lost_master=self._current.acting.has_lost_master(),
+            has_lost_master=self.acting.has_lost_master(),
             lag_bytes=self._follower.replica.status.behind_bytes(store.commit_log.end),
             is_full=is_full,
             has_room=not is_full and store.upkeep.cleaner.used_percent <= used_percent_max,
@@ -127,11 +187,11 @@ class RoleChanges:
             )  # fmt: skip
         self._forward_to(known, epoch)
         self._follower.follow(epoch, master, lambda: known.replication if known else "")
-        self._current.acting = SlaveRole(self._parts)
+        self.acting = SlaveRole(self._parts)
 
     async def _stop_following(self) -> None:
         # What clients send is still forwarded: it waits for the next master, which may be this one.
-        self._current.deactivate(self._follower.replica.confirmed)
+        self._deactivate()
         await self._follower.stop()
 
     async def _begin_epoch(self, epoch: int) -> None:
@@ -150,32 +210,30 @@ class RoleChanges:
         await self._epochs.save(epochs.truncated(self._epochs.history, end))
 
     def new_leading(self, view: Leadership) -> MasterRole:
-        """Return the role of a master."""
         return MasterRole(self._parts, view)
 
     def _lead(self, found: Versioned) -> None:
         epoch, broker = found.record.epoch, self._broker
         view = in_sync.lead(
-            self._parts.inbox.member.me,
+            self._parts.member.state.me,
             found,
             start=broker.store.commit_log.end,
             confirmed=self._follower.replica.confirmed,
         )
-        leading = self.new_leading(view)
-        confirmation = leading.confirmation
-        self._current.lead(leading)
-        self._gate.permission.confirmation = confirmation
-        self._watchdog.leadership_began()
-        self._sender.lead(epoch, confirmed=view.confirmed, reports=confirmation)
+        self.acting = leading = self.new_leading(view)
+        self._led.set()
+        self._gate.permission.confirmation = leading
+        self.watchdog.leadership_began()
+        self._sender.lead(epoch, confirmed=view.confirmed, reports=leading)
         broker.deferred.transactions.restart()
         broker.deferred.delays.positions.restart()
         broker.deferred.delays.fit()
         broker.deferred.delays.expect_copies(broker.clock.now_ms())
         broker.clients.locks.clear()
         broker.role.take(ServedRole.MASTER, epoch)
-        broker.replication.in_sync = confirmation
+        broker.replication.in_sync = leading
         self._serve_here()
-        confirmation.open()
+        leading.open()
         self._parts.around.promoted()
 
     def _close_to_clients(self) -> None:
@@ -189,7 +247,7 @@ class RoleChanges:
 
     def _forward_held(self, target: int) -> None:
         self._end_leadership()
-        self._forward_to(self._parts.members.get(target), self._parts.inbox.member.epoch)
+        self._forward_to(self._parts.members.get(target), self._parts.member.state.epoch)
         self._broker.pending.hold.wake_all()
         self._broker.driver.turn.wake()
 
@@ -207,10 +265,10 @@ class RoleChanges:
     def _end_leadership(self) -> None:
         """Refuse all requests from now on, and fail the requests that are still pending."""
         broker = self._broker
-        self._watchdog.leadership_ended()
+        self.watchdog.leadership_ended()
         self._gate.permission.confirmation = None
         broker.replication.in_sync = None
-        self._current.deactivate(self._follower.replica.confirmed)
+        self._deactivate()
         broker.role.take(ServedRole.FENCED, broker.role.state.epoch)
         broker.store.write_state.set(Refusal.TOO_FEW_COPIES, holds=False)
         self._sender.stop()
@@ -219,3 +277,10 @@ class RoleChanges:
         broker.deferred.transactions.restart()
         broker.deferred.delays.positions.restart()
         broker.clients.locks.clear()
+
+    def _deactivate(self) -> None:
+        """End the role of master or slave."""
+        if isinstance(self.acting, MasterRole):
+            self._confirmed_led = self.acting.confirm_offset()
+            self.acting.end()
+        self.acting = InactiveRole(max(self._confirmed_led, self._follower.replica.confirmed))

@@ -6,15 +6,14 @@ tables, which are sent as they change.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockExchange
-from cometmq.broker.copies.streams.confirms import Confirms
 from cometmq.broker.copies.streams.epoch_log import epoch_at, next_start
-from cometmq.broker.copies.streams.frames import FrameReader, Kind, Report
+from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report
 from cometmq.broker.copies.streams.handshake import (
     DAMAGE_COUNT_MAX,
     Digest,
@@ -32,7 +31,6 @@ from cometmq.broker.copies.streams.handshake import (
 )
 from cometmq.broker.copies.streams.proving import Proven, name_of, printable
 from cometmq.broker.copies.streams.pump import SLICE_BYTES, TURN_BYTES, SendTurns, close_soon
-from cometmq.broker.copies.streams.reports import FollowerView, Heard
 from cometmq.broker.copies.streams.served import ServedStream
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
@@ -45,6 +43,28 @@ from cometmq.store.log.damage import DamagedRange, overlaps
 
 if TYPE_CHECKING:
     from cometmq.broker.copies.streams.sending import LogSender
+
+
+class Heard(NamedTuple):
+    """A follower's progress, as last reported to the master."""
+
+    ack: Ack
+    sent_ms: int
+    """When the master sent the last CONFIRM that the follower had received, by `now_ms`.
+
+    When that was sent, the follower had certainly promised no later epoch, however long its report
+    took. So this is the time at which the follower was heard (`cometmq.ha.fencing.Heard`).
+    """
+
+
+class FollowerView(NamedTuple):
+    """A connected follower, for status and metrics."""
+
+    copy: Copy
+    address: str
+    sent_offset: int
+    acked_offset: int
+    tables: int
 
 
 class TableStream:
@@ -121,7 +141,11 @@ class FollowerStream(ServedStream):
             is_paused=lambda: self.is_paused,
         )  # fmt: skip
         self._is_sent_later = False
-        self.confirms = Confirms(sender, self)
+        self.confirm_sent_ms = sender.now_ms()
+        """The time in the last sent CONFIRM frame."""
+        self._is_confirm_unsent = False  # the socket did not accept it
+        self._confirmed = 0  # the confirm offset that the follower was sent
+        self._is_confirm_fresh = False  # records have carried it since the last timer
         self.copy: Copy | None = None
         self.is_following = False
         self._blocks = BlockExchange(
@@ -144,7 +168,8 @@ class FollowerStream(ServedStream):
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        self.confirms.resume()
+        if self._is_confirm_unsent:
+            self.send_confirm()
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -226,7 +251,7 @@ class FollowerStream(ServedStream):
         """Log why the follower refused this master; report the refusal's epoch to the member."""
         if refused.reason == Unfit.STOPPING and self.copy is not None and self.is_following:
             self._sender.replica.log.info("follower.left", slave=self.address)
-            self._sender.reports.left(self.copy)
+            self._sender.left(self.copy)
             self.close()
             return
         error = printable(refused.text)
@@ -247,7 +272,7 @@ class FollowerStream(ServedStream):
             report.epoch != self._epoch
             or not known.offset <= report.offset <= self._sent_offset
             or not known.tables <= report.tables <= self._tables.sent
-            or not known.heard_ms <= report.heard_ms <= self.confirms.sent_ms
+            or not known.heard_ms <= report.heard_ms <= self.confirm_sent_ms
         ):
             raise UnfitLog(
                 Unfit.ACK,
@@ -257,7 +282,7 @@ class FollowerStream(ServedStream):
             )
         self._acked = report
         ack = Ack(self.copy, report.epoch, report.offset, report.tables)
-        self._sender.reports.note(Heard(ack, report.heard_ms))
+        self._sender.note_report(Heard(ack, report.heard_ms))
 
     def _begin(self, report: Report, start: int) -> None:
         """Start sending the log from the point to which the follower has truncated its own."""
@@ -270,7 +295,7 @@ class FollowerStream(ServedStream):
         self._sender.replica.log.info("follower.connected", slave=self.address, offset=start)
         self._sender.admission.port.forget_refusals(self.address)
         self._blocks.begin(self.transport)
-        self.confirms.begin(self._epoch)
+        self.send_confirm()
         self.wake()
 
     # Damaged blocks
@@ -296,6 +321,35 @@ class FollowerStream(ServedStream):
                 self._is_sent_later = True  # senders are served before the next piece
                 self._sender.send_turns.later(self._send_on)
             super().wake()
+
+    @property
+    def is_confirm_late(self) -> bool:
+        """Whether the confirm offset last sent is out of date."""
+        return self._confirmed < self._sender.confirmed
+
+    def send_confirm(self) -> None:
+        """Send the master's progress, which is also the heartbeat; later, if the connection accepts
+        no more output for now.
+        """
+        self._is_confirm_unsent = self.is_paused
+        if self.is_following and not self.is_paused and not self.transport.is_closing():
+            self.transport.write(self._next_confirm())
+
+    def send_late_confirm(self) -> bool:
+        """Send the progress unless records have carried it since the last call; return whether it
+        was sent.
+        """
+        was_fresh, self._is_confirm_fresh = self._is_confirm_fresh, False
+        if not was_fresh:
+            self.send_confirm()
+        return not was_fresh
+
+    def _next_confirm(self) -> bytes:
+        sender, end = self._sender, self._commit_log.end
+        self.confirm_sent_ms = sender.now_ms()
+        self._confirmed = min(sender.confirmed, end)
+        confirm = Confirm(self._epoch, self._confirmed, end, self.confirm_sent_ms)
+        return frames.encode_confirm(confirm)
 
     def _send_on(self) -> None:
         self._is_sent_later = False
@@ -329,7 +383,9 @@ class FollowerStream(ServedStream):
     def _send(self, data: Buffer) -> int:
         offset, count = self._sent_offset, len(data)
         header = frames.encode_records_header(self._epoch_of_bytes, offset, count)
-        header = self.confirms.beside_records() + header
+        if not self._is_confirm_fresh and self.is_confirm_late:
+            self._is_confirm_fresh = True
+            header = self._next_confirm() + header
         self.transport.writelines((header, data))
         self._sent_offset += count
         self._sender.sent_bytes += count

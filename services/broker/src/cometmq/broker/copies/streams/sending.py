@@ -8,14 +8,14 @@ with the next records; if there are none, it is sent after CONFIRM_DELAY_MS.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.broker.copies.streams.block_exchange import BlockTurn
-from cometmq.broker.copies.streams.follower_stream import FollowerStream
+from cometmq.broker.copies.streams.follower_stream import FollowerStream, FollowerView, Heard
 from cometmq.broker.copies.streams.handshake import Offer
 from cometmq.broker.copies.streams.proving import MemberAdmission, Proven, Proving
 from cometmq.broker.copies.streams.replica import MemberReplica
-from cometmq.broker.copies.streams.reports import FollowerView, ReportBatch, Reports
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.turn import OncePerTurn
 from cometmq.ha.record import Copy
@@ -44,6 +44,21 @@ Within this time, at most one is sent with records.
 """
 
 
+class Reports(Protocol):
+    """Receives the followers' reports; implemented by `Confirmation`."""
+
+    def heard(self, reports: Sequence[Heard]) -> None:
+        """Apply the latest report of each follower that reported; called once per turn.
+
+        All reports belong to the current epoch, and none exceeds the master's log or tables.
+        """
+
+    def left(self, copy: Copy) -> None:
+        """Handle a follower's notice that it is stopping: no report follows until it has
+        restarted.
+        """
+
+
 class LogSender:
     """Serves this master's followers on the port of `LogServer`; before `lead`, it refuses them."""
 
@@ -65,7 +80,9 @@ class LogSender:
         self.turn = BlockTurn()
         self.sent_bytes = 0
         self._streams: dict[FollowerStream, None] = {}  # in the order of connection
-        self.reports = ReportBatch()
+        self._reports: dict[Copy, Heard] = {}  # of this turn
+        self._told: Reports | None = None
+        self._pass_later = OncePerTurn(self._pass_reports)
         self._is_confirm_due = False
         self.wake_later = OncePerTurn(self.wake)
 
@@ -75,7 +92,7 @@ class LogSender:
         The epoch must already be in the history (`EpochLog`).
         """
         self.stop()
-        self.reports.begin(reports)
+        self._told = reports
         self.epoch = epoch
         self.confirmed = confirmed
 
@@ -88,7 +105,8 @@ class LogSender:
     def stop(self) -> None:
         """Close all connections, because this broker is no longer the master."""
         self.epoch = 0
-        self.reports.end()
+        self._told = None
+        self._reports.clear()
         for stream in tuple(self._streams):
             stream.close()
 
@@ -130,8 +148,8 @@ class LogSender:
             elif stream.proven is not None and stream.proven.key not in keys:
                 stream.close()  # proven with a key that is not accepted any more
             else:
-                if now_ms - stream.confirms.sent_ms >= heartbeat_ms - EARLY_MS:
-                    stream.confirms.send()
+                if now_ms - stream.confirm_sent_ms >= heartbeat_ms - EARLY_MS:
+                    stream.send_confirm()
                 stream.ask()
 
     def offer(self) -> Offer:
@@ -165,6 +183,24 @@ class LogSender:
             if stream.is_following:
                 self.replica.log.info("follower.disconnected", slave=stream.address)
 
+    def note_report(self, heard: Heard) -> None:
+        """Pass on a report at the end of this turn."""
+        self._reports[heard.ack.copy] = heard
+        self._pass_later()
+
+    def left(self, copy: Copy) -> None:
+        """Pass on that a follower is stopping, at once; drop its collected report,
+        which would say that it is running.
+        """
+        self._reports.pop(copy, None)
+        if self._told is not None:
+            self._told.left(copy)
+
+    def _pass_reports(self) -> None:
+        reports, self._reports = self._reports, {}
+        if reports and self._told is not None:
+            self._told.heard(list(reports.values()))
+
     def _send_confirms_later(self) -> None:
         if not self._is_confirm_due:
             self._is_confirm_due = True
@@ -174,5 +210,5 @@ class LogSender:
     def _send_confirms(self) -> None:
         self._is_confirm_due = False
         for stream in tuple(self._streams):
-            if stream.confirms.is_late and not stream.confirms.send_late():
+            if stream.is_confirm_late and not stream.send_late_confirm():
                 self._send_confirms_later()
