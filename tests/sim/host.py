@@ -19,8 +19,8 @@ from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.joining import Joined, join, open_state
 from cometmq.broker.copies.roles.parts import Around, Surroundings
 from cometmq.broker.copies.state import FollowProgress
-from cometmq.broker.copies.streams.pump import SendTurns
-from cometmq.broker.copies.streams.tails import tail_path
+from cometmq.broker.copies.streams.replica import tail_path
+from cometmq.broker.copies.streams.served import SendTurns
 from cometmq.broker.role import RoleState, ServedRole
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.disk_jobs import Workers
@@ -196,7 +196,7 @@ class SimServer:
 
     def __init__(self) -> None:
         self.members: Any = None
-        self.addresses = self
+        self.addresses = self.openings = self
         self.send_turns = SendTurns()
 
     def serve_members(self, members: Any) -> None:
@@ -219,7 +219,7 @@ class SimServer:
         """Return that there is room for every member."""
         return True
 
-    note_refused = forget_stranger = forget_refusals = _ignore
+    note_refused = remove = forget_refusals = _ignore
 
 
 class BrokerProcess:

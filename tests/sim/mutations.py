@@ -14,7 +14,7 @@ import msgspec
 from tests.sim.plan import Plan, draw_usual
 
 from cometmq.broker.copies.gate import diversion
-from cometmq.broker.copies.streams import handshake, received_log, replica
+from cometmq.broker.copies.streams import handshake, master_stream, replica
 from cometmq.broker.tables import journal_files
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
@@ -140,7 +140,7 @@ def cut_to_the_shorter_end() -> list[Patch]:
     return [
         (handshake, "common_point", common_point),
         (replica, "check_digest", always),
-        (received_log, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
+        (master_stream, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
         (replica, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
     ]
 

@@ -319,7 +319,7 @@ class Acceptor(asyncio.Protocol):
             version = decode_opening(self._data[:OPENING_BYTES])
             assert version is not None
             rest = self._data[OPENING_BYTES:]
-            self._sender.admission.accept(self._transport, self._address, version, rest)
+            self._sender.accept(self._transport, self._address, version, rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle a connection that ended before its first bytes."""

@@ -2,7 +2,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.copies.streams.pump import BURST_MS, RateLimit
+from cometmq.broker.copies.streams.served import BURST_MS, RateLimit
 
 
 def test_no_limit_never_waits() -> None:

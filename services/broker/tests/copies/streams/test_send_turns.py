@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from cometmq.broker.copies.streams.follower_stream import TableStream
-from cometmq.broker.copies.streams.pump import (
+from cometmq.broker.copies.streams.rocketmq.frames import encode_report
+from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
+from cometmq.broker.copies.streams.served import (
     SENT_BYTES_MIN,
     SLICE_BYTES,
     TURN_BYTES,
     SendTurns,
+    ServedStream,
 )
-from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
-from cometmq.broker.copies.streams.rocketmq.slave_stream import PART_BYTES, PARTS_MAX, SlaveStream
-from cometmq.broker.copies.streams.served import ServedStream
 from cometmq.broker.copies.tables.feed import TablesPosition
 from cometmq.broker.copies.unfit import UnfitLog
 from cometmq.remoting.types import Buffer
@@ -169,46 +169,6 @@ async def test_receivers_that_are_closed_or_fail_do_not_stop_the_others() -> Non
     others = [receiver for number, receiver in enumerate(receivers) if number not in {5, 6}]
     await sent_per_turn(others, int)
     assert (receivers[5].offset, receivers[6].offset, len(faults)) == (0, 0, 1)
-
-
-async def test_a_turn_writes_a_bounded_number_of_frames_to_a_slave() -> None:
-    settings: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20}
-    async with Node(ha_transfer_batch_size=1, **settings) as node:
-        for number in range(1_000):
-            node.put(make_message(keys=f"k{number}"))
-        await asyncio.sleep(0)
-        transport: Any = Transport()
-        stream = SlaveStream(node.server, transport, "a:1")
-        stream.data_received(encode_report(0))
-        async with asyncio.timeout(60):
-            while stream.slave.sent_offset < node.end:  # noqa: ASYNC110  # no event
-                await asyncio.sleep(0)
-        assert [len(parts) for parts in transport.writes] == [PARTS_MAX] * 5
-        data = b"".join(part for parts in transport.writes for part in parts)
-        transfers = TransferReader().feed(data)
-        assert b"".join(transfer.data for transfer in transfers) == node.log_bytes()
-
-
-async def test_a_turn_writes_a_bounded_number_of_frames_to_all_slaves() -> None:
-    async with Node(ha_transfer_batch_size=1) as node:
-        for number in range(100):
-            node.put(make_message(keys=f"k{number}"))
-        await asyncio.sleep(0)
-        transports: list[Any] = [Transport() for _ in range(64)]
-        streams = [SlaveStream(node.server, one, f"a:{n}") for n, one in enumerate(transports)]
-        for stream in streams:
-            stream.data_received(encode_report(0))
-
-        def count() -> int:
-            return sum(len(write) for one in transports for write in one.writes)
-
-        counts = [count()]
-        async with asyncio.timeout(60):
-            while any(stream.slave.sent_offset < node.end for stream in streams):
-                await asyncio.sleep(0)
-                counts.append(count() - sum(counts))
-        assert sum(counts) >= 64 * 200
-        assert max(counts) <= TURN_BYTES // PART_BYTES + 200
 
 
 class Feed:

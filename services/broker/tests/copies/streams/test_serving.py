@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.copies.streams.pump import SLICE_BYTES, UNSENT_BYTES_MAX
 from cometmq.broker.copies.streams.records import HEAD_BYTES, is_border
 from cometmq.broker.copies.streams.rocketmq.frames import BODY_BYTES_MAX, Transfer
+from cometmq.broker.copies.streams.served import SLICE_BYTES, UNSENT_BYTES_MAX
 from cometmq.broker.copies.unfit import ACTIONS, Unfit
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.results import PutStatus

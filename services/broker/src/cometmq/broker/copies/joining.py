@@ -19,12 +19,11 @@ from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.parts import HOST, Around, Parts, Surroundings
 from cometmq.broker.copies.roles.role_changes import RoleChanges
 from cometmq.broker.copies.roles.role_hook import RoleHook
-from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.follower_stream import FollowerView
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
-from cometmq.broker.copies.streams.replica import MemberReplica
+from cometmq.broker.copies.streams.replica import EpochLog, MemberReplica
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS
 from cometmq.broker.copies.tables.feed import TableFeed

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from cometmq.broker.copies.joining import open_state
-from cometmq.broker.copies.streams.epoch_log import EpochLog
+from cometmq.broker.copies.streams.replica import EpochLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.epochs import Entry, EpochFile, History, HistoryUnsaved

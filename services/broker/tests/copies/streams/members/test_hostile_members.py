@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from cometmq.broker.copies.state import FollowState
-from cometmq.broker.copies.streams import frames, tails
+from cometmq.broker.copies.streams import frames, replica
 from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report, WantedBlock
 from cometmq.broker.copies.streams.handshake import (
     Digest,
@@ -414,10 +414,10 @@ async def test_a_refusal_of_an_unknown_reason_is_told(tmp_path: Path) -> None:
 
 
 async def test_long_tails_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "BYTES_MAX", 5_000)
+    monkeypatch.setattr(replica, "TAIL_BYTES_MAX", 5_000)
     async with MemberNode(tmp_path, 0, keys=()) as node:
         await node.fill(120)
         assert node.end > 9_000
-        path = tails.keep_tail(tmp_path / "cut", node.store.commit_log.view_to_end(), 1_000, 7)
+        path = replica.keep_tail(tmp_path / "cut", node.store.commit_log.view_to_end(), 1_000, 7)
         assert path.name == "00000000000000001000-7.tail"
         assert path.read_bytes() == node.log_bytes()[1_000:6_000]

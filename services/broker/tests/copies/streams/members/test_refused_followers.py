@@ -3,13 +3,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.broker.copies.state import FollowState
+from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.proof import Keys
+from cometmq.ha.record import Copy
 from cometmq.store.log.damage import DamagedRange
-from cometmq.testing.broker.member_nodes import KEY, MemberNode, is_equal
+from cometmq.testing.broker.member_nodes import CLUSTER, KEY, MemberNode, is_equal
 from cometmq.testing.broker.replicas import until
 
 
@@ -114,7 +117,8 @@ async def test_two_stores_with_one_id_do_not_take_turns(tmp_path: Path) -> None:
         await master.lead(1)
         await slave.follow_member(master, 1)
         await until(master.sender.followers)
-        object.__setattr__(twin.member_follower, "_identity", _other_incarnation(twin))
+        other = Identity(CLUSTER, "broker-a", Copy(1, "other"))
+        twin.member_follower._proving = msgspec.structs.replace(twin.proving, identity=other)
         await twin.follow_member(master, 1)
         await until(lambda: twin.state.following.unfit is Unfit.DUPLICATE)
         assert [view.copy for view in master.sender.followers()] == [slave.copy]
@@ -126,11 +130,6 @@ async def test_two_stores_with_one_id_do_not_take_turns(tmp_path: Path) -> None:
             return False
 
         await until(is_other)
-
-
-def _other_incarnation(node: MemberNode) -> object:
-    identity = node.sender.identity
-    return type(identity)(identity.cluster, identity.group, type(node.copy)(1, "other"))
 
 
 async def test_logs_with_other_bytes_are_not_cut(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.copies.state import FollowState
-from cometmq.broker.copies.streams import received_log, sending
+from cometmq.broker.copies.streams import master_stream, sending
 from cometmq.ha.epochs import Entry
 from cometmq.store.results import PutStatus
 from cometmq.testing.broker.member_nodes import MemberNode, is_equal
@@ -165,7 +165,7 @@ async def test_confirm_offsets_do_not_travel_with_every_batch(
 async def test_few_confirmed_records_wait_for_others_but_many_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(received_log, "SHOW_DELAY_MS", 3_600_000)  # never without more records
+    monkeypatch.setattr(master_stream, "SHOW_DELAY_MS", 3_600_000)  # never without more records
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1, [slave])
         await slave.follow_member(master, 1)
@@ -173,7 +173,7 @@ async def test_few_confirmed_records_wait_for_others_but_many_do_not(
         await until(lambda: slave.replica.confirmed == master.end)
         await asyncio.sleep(0.05)
         assert slave.visible_count == 0
-        while master.end < received_log.SHOW_BYTES:
+        while master.end < master_stream.SHOW_BYTES:
             await master.fill(10)
         await until(lambda: slave.visible_count == master.visible_count)
 

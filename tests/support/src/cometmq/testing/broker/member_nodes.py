@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.follower_stream import Heard
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
-from cometmq.broker.copies.streams.replica import MemberReplica
+from cometmq.broker.copies.streams.replica import EpochLog, MemberReplica, keep_tail
 from cometmq.broker.copies.streams.sending import LogSender
-from cometmq.broker.copies.streams.tails import keep_tail
 from cometmq.broker.copies.tables.feed import Replicated, TableFeed
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file

@@ -11,11 +11,10 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.members import MemberAddresses
 from cometmq.broker.copies.roles.member_driver import MemberDriver
-from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.follower import Follower
+from cometmq.broker.copies.streams.replica import EpochLog, keep_tail
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.serving import LogServer
-from cometmq.broker.copies.streams.tails import keep_tail
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.ha.durable import Files, OsFiles

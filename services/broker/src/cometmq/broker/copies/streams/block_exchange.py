@@ -18,7 +18,7 @@ from typing import Final
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import WantedBlock
-from cometmq.broker.copies.streams.pump import UNSENT_BYTES_MAX
+from cometmq.broker.copies.streams.served import UNSENT_BYTES_MAX
 from cometmq.remoting.errors import Overloaded, RemoteProtocolError
 from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer

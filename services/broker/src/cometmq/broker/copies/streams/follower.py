@@ -14,9 +14,10 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.copies.state import FollowState
+from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.handshake import DAMAGE_COUNT_MAX, Hello, Welcome
 from cometmq.broker.copies.streams.master_stream import MasterRefused, MasterStream
-from cometmq.broker.copies.streams.proving import Attempts, ProofDeclined, Proving
+from cometmq.broker.copies.streams.proving import ProofDeclined, ProofInitiator, Proving
 from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.streams.session import Pace, Session
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
@@ -42,8 +43,8 @@ class Follower:
 
     def __init__(self, replica: MemberReplica, proving: Proving) -> None:
         self.replica = replica
-        self._identity = proving.identity
-        self._attempts = Attempts(proving)
+        self._proving = proving
+        self._is_declined = False  # the master has just declined a proof
         self._following = TaskSet(replica.log)
         self._stream: MasterStream | None = None
         self._session = Session(replica.status, PACE, now_ms=replica.now_ms, log=replica.log)
@@ -123,15 +124,17 @@ class Follower:
     async def _follow(self, epoch: int, master: int, where: str) -> None:
         host, port = parse_address(where)
         hello = self._hello(epoch, master)
-        attempt = self._attempts.next(master)
-        stream = self._stream = MasterStream(self.replica, hello, where, attempt.opening)
+        proving, is_declined = self._proving, self._is_declined
+        self._is_declined = False
+        is_plain = not proving.keys() or (is_declined and proving.admits_unproven)
+        opening = frames.encode_opening() if is_plain else b""
+        stream = self._stream = MasterStream(self.replica, hello, where, opening)
+        protocol = stream if is_plain else ProofInitiator(proving, master, stream)
         loop = asyncio.get_running_loop()
         transport: asyncio.BaseTransport | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, _ = await loop.create_connection(
-                    lambda: attempt.protocol(stream), host, port
-                )
+                transport, _ = await loop.create_connection(lambda: protocol, host, port)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 welcome = await stream.welcome
             await self.replica.prepare(stream, hello, welcome)
@@ -146,7 +149,7 @@ class Follower:
         except TimeoutError as error:
             raise ConnectionLost("the master does not answer") from error
         except ProofDeclined as error:
-            raise self._attempts.declined(error) from error
+            raise self._declined(error) from error
         except UnfitLog as error:
             stream.refuse(error)
             raise
@@ -155,11 +158,22 @@ class Follower:
             if transport is not None and not transport.is_closing():
                 transport.close()  # it was not proven, so the stream has not begun
 
+    def _declined(self, error: ProofDeclined) -> CometError:
+        """Return the error to report for a declined proof; note if the next connection may do
+        without one.
+        """
+        proving = self._proving
+        if error.is_unprovable and proving.admits_unproven:
+            self._is_declined = True
+            return ConnectionLost(f"the other side cannot prove itself and is trusted: {error}")
+        text = f"the broker declines the proof ({proving.shown}): {error}"
+        return UnfitLog(Unfit.UNPROVEN, text)
+
     def _hello(self, epoch: int, master: int) -> Hello:
         replica = self.replica
         extent, tables = replica.epochs.extent(), replica.tables.received(epoch)
         damage = tuple(replica.commit_log.damage[-DAMAGE_COUNT_MAX:])
-        return Hello(self._identity, epoch, epoch, master, extent, tables, damage)
+        return Hello(self._proving.identity, epoch, epoch, master, extent, tables, damage)
 
     # Status for operators
 

@@ -12,7 +12,6 @@ import msgspec
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockExchange
-from cometmq.broker.copies.streams.epoch_log import epoch_at, next_start
 from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report
 from cometmq.broker.copies.streams.handshake import (
     DAMAGE_COUNT_MAX,
@@ -30,8 +29,14 @@ from cometmq.broker.copies.streams.handshake import (
     meeting_point,
 )
 from cometmq.broker.copies.streams.proving import Proven, name_of, printable
-from cometmq.broker.copies.streams.pump import SLICE_BYTES, TURN_BYTES, SendTurns, close_soon
-from cometmq.broker.copies.streams.served import ServedStream
+from cometmq.broker.copies.streams.replica import epoch_at, next_start
+from cometmq.broker.copies.streams.served import (
+    SLICE_BYTES,
+    TURN_BYTES,
+    SendTurns,
+    ServedStream,
+    close_soon,
+)
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import History
@@ -173,7 +178,7 @@ class FollowerStream(ServedStream):
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._sender.admission.port.forget_stranger(self.transport)
+        self._sender.port.openings.remove(self.transport)
         self._ended()
 
     def _ended(self) -> None:
@@ -182,7 +187,7 @@ class FollowerStream(ServedStream):
 
     def refuse(self, error: UnfitLog) -> None:
         """Send the reason, then close the connection."""
-        self._sender.admission.port.note_refused(self.address, error)
+        self._sender.port.note_refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
         self._ended()
         if not self.transport.is_closing():
@@ -211,7 +216,7 @@ class FollowerStream(ServedStream):
         check_hello(hello, offer)
         point = meeting_point(hello.log, offer.log)
         sender.replace(self, hello.identity.copy)
-        sender.admission.establish(self.transport, self.address, self.proven)
+        sender.establish(self.transport, self.address, self.proven)
         self.copy = hello.identity.copy
         self._epoch, self._history = offer.epoch, offer.log.history
         if hello.tables <= sender.replica.tables.position.changes:
@@ -293,7 +298,7 @@ class FollowerStream(ServedStream):
         self._sent_offset = start
         self.is_following = True
         self._sender.replica.log.info("follower.connected", slave=self.address, offset=start)
-        self._sender.admission.port.forget_refusals(self.address)
+        self._sender.port.forget_refusals(self.address)
         self._blocks.begin(self.transport)
         self.send_confirm()
         self.wake()

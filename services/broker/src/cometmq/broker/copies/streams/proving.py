@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof with which a connection between members of a broker group begins: both sides show that
-they know the group's key (`cometmq.ha.proof`). Decides which connections become followers.
+they know the group's key (`cometmq.ha.proof`).
 
 The connecting member opens version 2 of the stream and sends CHALLENGE, the accepting one answers
 with PROOF, and the connecting one with ANSWER. HELLO follows only then. Before, neither side
@@ -14,14 +14,14 @@ connection counts among the unknown ones of the port, which are few and brief (`
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 import msgspec
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import Kind
 from cometmq.broker.copies.streams.handshake import Identity, Refused
-from cometmq.broker.copies.streams.pump import close_soon
+from cometmq.broker.copies.streams.served import close_soon
 from cometmq.broker.copies.streams.session import MasterConnection
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.proof import Initiator, Keys, NewBytes, NotProven, Responder, WrongEnd
@@ -31,10 +31,9 @@ from cometmq.remoting.errors import (
     ConnectionLost,
     RemoteProtocolError,
 )
-from cometmq.remoting.log import Log
 
 if TYPE_CHECKING:
-    from cometmq.broker.copies.streams.serving import LogServer
+    from cometmq.broker.copies.streams.sending import LogSender
 
 REFUSED_CHARS_MAX: Final = 200
 """Maximum number of characters logged of a REFUSED frame before the proof."""
@@ -177,107 +176,11 @@ class ProofInitiator(asyncio.Protocol):
         self._stream.end(error)
 
 
-class Attempt(NamedTuple):
-    """How to begin one connection: with a proof or without."""
-
-    opening: bytes
-    """The bytes that the stream sends before HELLO; empty if a proof precedes the stream."""
-    protocol: Callable[[MasterConnection], asyncio.Protocol]
-    """Returns the protocol of the connection that carries a stream."""
-
-
-class Attempts:
-    """Decides for each connection whether it begins with a proof.
-
-    Without keys, none does. With keys, each one does, with one exception: if unproven members are
-    admitted and the other side has just declined a proof, the next connection begins without.
-    """
-
-    def __init__(self, proving: Proving) -> None:
-        self._proving = proving
-        self._is_declined = False
-
-    def next(self, ordinal: int) -> Attempt:
-        """Return how to connect to a member."""
-        proving = self._proving
-        is_declined, self._is_declined = self._is_declined, False
-        if not proving.keys() or (is_declined and proving.admits_unproven):
-            return Attempt(frames.encode_opening(), lambda stream: stream)
-        return Attempt(b"", lambda stream: ProofInitiator(proving, ordinal, stream))
-
-    def declined(self, error: ProofDeclined) -> CometError:
-        """Return the error to report for a declined proof; note if the next
-        connection may do without.
-        """
-        if error.is_unprovable and self._proving.admits_unproven:
-            self._is_declined = True
-            return ConnectionLost(f"the other side cannot prove itself and is trusted: {error}")
-        return UnfitLog(
-            Unfit.UNPROVEN, f"the broker declines the proof ({self._proving.shown}): {error}"
-        )
-
-
-Serve = Callable[[asyncio.Transport, str, Proven | None, bytes], None]
-
-
-class MemberAdmission:
-    """Admits the connections of one port that become followers."""
-
-    def __init__(self, port: "LogServer", proving: Proving, *, serve: Serve, log: Log) -> None:
-        """`serve` gets a connection, its address, what it has proven, and its first bytes."""
-        self.port = port
-        self.proving = proving
-        self.serve = serve
-        self._log = log
-
-    def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
-        """Serve a connection that starts with a member's opening bytes."""
-        if version == frames.PROVEN_VERSION and self.proving.keys():
-            responder = ProofResponder(self, transport, address)
-            transport.set_protocol(responder)
-            responder.data_received(data)
-        elif version != frames.VERSION:
-            self.unproven(transport, address, self._why_no_proof(version))
-        elif self.proving.admits_unproven:
-            self.serve(transport, address, None, data)
-        else:
-            text = f"a program connects without proving that it has the key ({self.proving.shown})"
-            self.unproven(transport, address, UnfitLog(Unfit.UNPROVEN, text))
-
-    def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
-        """Refuse a connection whose proof failed, without revealing anything about this broker."""
-        self.port.note_refused(address, error)
-        texts = {
-            Unfit.VERSION: str(error),
-            Unfit.UNPROVEN: "this broker accepts only members that prove its groupKeyFile",
-        }
-        send_refusal(transport, error.reason, texts.get(error.reason, "not the group's stream"))
-
-    def _why_no_proof(self, version: int) -> UnfitLog:
-        if version == frames.PROVEN_VERSION:
-            text = "a member proves a groupKeyFile, and this broker has none"
-        else:
-            text = f"a member speaks version {version} of the stream, which this broker does not"
-        return UnfitLog(Unfit.VERSION, text)
-
-    def establish(self, transport: asyncio.Transport, address: str, proven: Proven | None) -> None:
-        """Count a connection among the members; raise UnfitLog if there are too many."""
-        if not self.port.establish(transport, address):
-            raise UnfitLog(Unfit.REFUSED, "too many connections are open: raise haConnectionsMax")
-        if proven is None and self.proving.keys():
-            self._log.warning(
-                "follower.unproven", slave=address,
-                action="give it groupKeyFile; then remove groupKeyRequired=false everywhere",
-            )  # fmt: skip
-
-
 class ProofResponder(asyncio.Protocol):
     """The accepting member's side of a proof."""
 
-    def __init__(
-        self, admission: MemberAdmission, transport: asyncio.Transport, address: str
-    ) -> None:
-        self._admission = admission
+    def __init__(self, sender: "LogSender", transport: asyncio.Transport, address: str) -> None:
+        self._sender = sender
         self._transport = transport
         self._address = address
         self._received = b""
@@ -295,7 +198,7 @@ class ProofResponder(asyncio.Protocol):
             self._refuse(reason, str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._admission.port.forget_stranger(self._transport)
+        self._sender.port.openings.remove(self._transport)
 
     def _work(self) -> None:
         if self._pass is None:
@@ -310,7 +213,7 @@ class ProofResponder(asyncio.Protocol):
             self._finish(*found)
 
     def _respond(self, challenge: Challenge) -> None:
-        proving = self._admission.proving
+        proving = self._sender.proving
         self._challenge = challenge
         self._pass = Responder(
             proving.keys(), name_of(proving.identity),
@@ -328,12 +231,12 @@ class ProofResponder(asyncio.Protocol):
         key = self._pass.check(_decode(frame.body, Answer).mac)
         proven = Proven(self._challenge.initiator, key)
         rest = self._received[end:]
-        self._admission.serve(self._transport, self._address, proven, rest)
+        self._sender.serve(self._transport, self._address, proven, rest)
 
     def _refuse(self, reason: Unfit, text: str) -> None:
         text = f"a program that connects is not a proven member: {text}"
-        error = UnfitLog(reason, f"{text} ({self._admission.proving.shown})")
-        self._admission.unproven(self._transport, self._address, error)
+        error = UnfitLog(reason, f"{text} ({self._sender.proving.shown})")
+        self._sender.unproven(self._transport, self._address, error)
 
 
 def send_refusal(transport: asyncio.Transport, reason: Unfit, text: str) -> None:

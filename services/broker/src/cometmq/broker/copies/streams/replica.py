@@ -3,26 +3,45 @@
 
 After a handshake, the end of the follower's log that the master lacks is saved to a file and cut
 off, and the remaining history is saved. Readers see only what the master has confirmed.
+
+The bytes that are cut off were never confirmed, but they may contain a message whose send timed
+out. Each file of them has the format of a commit log, and is named after the physical offset of its
+first byte and the last epoch in it.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cometmq.broker.copies.state import FollowProgress
 from cometmq.broker.copies.streams.block_exchange import BlockTurn
-from cometmq.broker.copies.streams.epoch_log import EpochLog
 from cometmq.broker.copies.streams.frames import Confirm
-from cometmq.broker.copies.streams.handshake import Hello, Welcome, check_digest, check_welcome
+from cometmq.broker.copies.streams.handshake import (
+    Hello,
+    LogExtent,
+    Welcome,
+    check_digest,
+    check_welcome,
+)
 from cometmq.broker.copies.streams.records import FollowHeaders
 from cometmq.broker.copies.streams.session import RECORD_OVERHEAD_BYTES, MasterConnection
-from cometmq.broker.copies.streams.tails import KeepTail
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.native import header_follower, reason_without
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.ha.epochs import last_epoch, reached
+from cometmq.ha.durable import DISK_FULL
+from cometmq.ha.epochs import (
+    EpochFile,
+    History,
+    HistoryUnsaved,
+    last_epoch,
+    pruned,
+    reached,
+    start_of,
+)
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe
@@ -33,6 +52,99 @@ from cometmq.store.log.commit_log import CommitLog, LogView
 
 FINISH_TIMEOUT_S: Final = 600.0
 """How long a stop waits for a truncation in progress."""
+
+
+SUFFIX: Final = ".tail"
+TAIL_COUNT_MAX: Final = 8
+"""Maximum number of files; the oldest ones are deleted."""
+
+TAIL_BYTES_MAX: Final = 512 << 20
+"""Maximum size of a file; bytes after it are not kept. A master has at most half as
+many unconfirmed bytes.
+"""
+
+_TAIL_CHUNK_BYTES: Final = 1 << 20
+
+KeepTail = Callable[[LogView, int, int], Path]
+"""Keeps the end of a log from an offset on, given the last epoch in it; returns the file."""
+
+
+def tail_path(folder: Path, offset: int, epoch: int) -> Path:
+    return folder / f"{offset:020d}-{epoch}{SUFFIX}"
+
+
+def keep_tail(folder: Path, view: LogView, offset: int, epoch: int) -> Path:
+    """Copy the log from an offset to its end; raise OSError or StoreError. Blocks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = tail_path(folder, offset, epoch)
+    with path.open("wb") as file:
+        end = min(view.end, offset + TAIL_BYTES_MAX)
+        while offset < end:
+            left = view.file_size - offset % view.file_size
+            data = view.read(offset, min(_TAIL_CHUNK_BYTES, left, end - offset), may_block=True)
+            if not data:
+                break
+            file.write(data)
+            offset += len(data)
+    _delete_oldest_tails(folder)
+    return path
+
+
+def _delete_oldest_tails(folder: Path) -> None:
+    tails = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in tails[:-TAIL_COUNT_MAX]:
+        path.unlink()
+
+
+class EpochLog:
+    """The history of the log: the epochs in which it was written, and where each begins. `save`
+    makes a new one durable before it becomes the current one.
+    """
+
+    def __init__(
+        self, file: EpochFile, history: History, *, commit_log: CommitLog, worker: Worker
+    ) -> None:
+        """`history` is the saved one, truncated to the log's end by recovery (R5)."""
+        self._file = file
+        self._commit_log = commit_log
+        self._worker = worker
+        self.history = history
+
+    def extent(self) -> LogExtent:
+        """Return the bounds of the log, and the part of its history that a handshake needs."""
+        log = self._commit_log
+        history = pruned(self.history, log.min_offset)
+        return LogExtent(log.min_offset, log.end, log.files.file_size, history)
+
+    async def save(self, history: History) -> None:
+        """Save a history and make it the current one, without entries whose bytes
+        the log has deleted.
+
+        If it cannot be saved, keep the old history and raise OSError; HistoryUnsaved if the disk is
+        full.
+        """
+        history = pruned(history, self._commit_log.min_offset)
+        if history == self.history:
+            return
+        try:
+            await self._worker.submit(partial(self._file.save, history))
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise HistoryUnsaved(error.errno, f"{error.strerror}: epoch file") from error
+            raise
+        self.history = history
+
+
+def epoch_at(history: History, offset: int) -> int:
+    """Return the epoch in which the byte at an offset was written; 0 before the first entry."""
+    count = bisect_right(history, offset, key=start_of)
+    return history[count - 1].epoch if count else 0
+
+
+def next_start(history: History, offset: int) -> int:
+    """Return an upper bound for the end of the epoch that contains the byte at an offset."""
+    count = bisect_right(history, offset, key=start_of)
+    return history[count].start if count < len(history) else 1 << 63
 
 
 class MasterEvents(Protocol):

@@ -11,10 +11,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockTurn
 from cometmq.broker.copies.streams.follower_stream import FollowerStream, FollowerView, Heard
 from cometmq.broker.copies.streams.handshake import Offer
-from cometmq.broker.copies.streams.proving import MemberAdmission, Proven, Proving
+from cometmq.broker.copies.streams.proving import (
+    ProofResponder,
+    Proven,
+    Proving,
+    send_refusal,
+)
 from cometmq.broker.copies.streams.replica import MemberReplica
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.turn import OncePerTurn
@@ -66,7 +72,8 @@ class LogSender:
         self, replica: MemberReplica, *, port: "LogServer", worker: Worker, proving: Proving
     ) -> None:
         """`worker` reads bytes that are not in memory."""
-        self.admission = MemberAdmission(port, proving, serve=self._serve, log=replica.log)
+        self.port = port
+        self.proving = proving
         self.identity = proving.identity
         self.replica = replica
         self.store = replica.driver.store
@@ -120,7 +127,47 @@ class LogSender:
 
     # Called by the server and the streams
 
-    def _serve(
+    def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
+        """Serve a connection that starts with a member's opening bytes."""
+        if version == frames.PROVEN_VERSION and self.proving.keys():
+            responder = ProofResponder(self, transport, address)
+            transport.set_protocol(responder)
+            responder.data_received(data)
+        elif version != frames.VERSION:
+            self.unproven(transport, address, self._why_no_proof(version))
+        elif self.proving.admits_unproven:
+            self.serve(transport, address, None, data)
+        else:
+            text = f"a program connects without proving that it has the key ({self.proving.shown})"
+            self.unproven(transport, address, UnfitLog(Unfit.UNPROVEN, text))
+
+    def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
+        """Refuse a connection whose proof failed, without revealing anything about this broker."""
+        self.port.note_refused(address, error)
+        texts = {
+            Unfit.VERSION: str(error),
+            Unfit.UNPROVEN: "this broker accepts only members that prove its groupKeyFile",
+        }
+        send_refusal(transport, error.reason, texts.get(error.reason, "not the group's stream"))
+
+    def _why_no_proof(self, version: int) -> UnfitLog:
+        if version == frames.PROVEN_VERSION:
+            text = "a member proves a groupKeyFile, and this broker has none"
+        else:
+            text = f"a member speaks version {version} of the stream, which this broker does not"
+        return UnfitLog(Unfit.VERSION, text)
+
+    def establish(self, transport: asyncio.Transport, address: str, proven: Proven | None) -> None:
+        """Count a connection among the members; raise UnfitLog if there are too many."""
+        if not self.port.establish(transport, address):
+            raise UnfitLog(Unfit.REFUSED, "too many connections are open: raise haConnectionsMax")
+        if proven is None and self.proving.keys():
+            self.replica.log.warning(
+                "follower.unproven", slave=address,
+                action="give it groupKeyFile; then remove groupKeyRequired=false everywhere",
+            )  # fmt: skip
+
+    def serve(
         self, transport: asyncio.Transport, address: str, proven: Proven | None, data: bytes
     ) -> None:
         stream = FollowerStream(self, transport, address, proven)
@@ -137,7 +184,7 @@ class LogSender:
     def tick(self) -> None:
         """Send the heartbeats that are due, and close silent connections."""
         now_ms = self.now_ms()
-        keys = self.admission.proving.keys()
+        keys = self.proving.keys()
         heartbeat_ms = min(HEARTBEAT_MS, self.settings().heard_within_mills // 3)
         for stream in tuple(self._streams):
             if now_ms - stream.heard_ms > SILENT_MS:

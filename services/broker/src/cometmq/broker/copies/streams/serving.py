@@ -23,10 +23,10 @@ from typing import Final
 from cometmq.broker.copies.state import Slaves
 from cometmq.broker.copies.streams.frames import VERSION
 from cometmq.broker.copies.streams.openings import FirstBytes, Openings
-from cometmq.broker.copies.streams.pump import SendTurns
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import WAIT_MS, SlaveAddresses
 from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
 from cometmq.broker.copies.streams.sending import LogSender
+from cometmq.broker.copies.streams.served import SendTurns
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
@@ -166,15 +166,15 @@ class LogServer:
         members = self._members
         if members is None:
             return False
-        is_plain = version == VERSION and members.admission.proving.admits_unproven
+        is_plain = version == VERSION and members.proving.admits_unproven
         self.openings.note_member(transport, is_plain=is_plain)
-        members.admission.accept(transport, first.address, version, data)
+        members.accept(transport, first.address, version, data)
         return True
 
     def opened_by_slave(self, first: FirstBytes) -> None:
         """Serve a slave, if its host is allowed; otherwise ask the name servers first."""
         members = self._members
-        is_strict = members is not None and not members.admission.proving.admits_unproven
+        is_strict = members is not None and not members.proving.admits_unproven
         if is_strict and not self.addresses.is_explicit:
             text = (
                 "RocketMQ's stream cannot prove the key of this group: name its slaves in"
@@ -243,10 +243,6 @@ class LogServer:
             action="raise haConnectionsMax, or find out what connects to haListenPort",
         )  # fmt: skip
         return False
-
-    def forget_stranger(self, transport: asyncio.Transport) -> None:
-        """Forget a connection of a member; it has ended."""
-        self.openings.remove(transport)
 
     def started(self, stream: SlaveStream) -> None:
         """Register a slave whose first report was accepted."""

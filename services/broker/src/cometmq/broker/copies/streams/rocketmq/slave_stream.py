@@ -3,29 +3,21 @@
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cometmq.broker.copies.state import Slave
-from cometmq.broker.copies.streams.pump import SLICE_BYTES
 from cometmq.broker.copies.streams.records import HEAD_BYTES, is_border, whole_records
 from cometmq.broker.copies.streams.rocketmq.frames import (
     BODY_BYTES_MAX,
     ReportReader,
     encode_header,
 )
-from cometmq.broker.copies.streams.served import ServedStream
+from cometmq.broker.copies.streams.served import SLICE_BYTES, ServedStream
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.remoting.types import Buffer
 
 if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
-
-PARTS_MAX: Final = 400
-"""Maximum number of frames' headers and bodies written in one turn of the loop; only with a low
-haTransferBatchSize are there so many.
-"""
-PART_BYTES: Final = 256
-"""Writing one header or body counts as this many bytes, because it takes as long: 3 us."""
 
 
 class SlaveStream(ServedStream):
@@ -142,8 +134,6 @@ class SlaveStream(ServedStream):
         count = self.slave.sent_offset - start
         if frames:
             self.transport.writelines(frames)
-            if (excess := PART_BYTES * len(frames) - len(data)) > 0:
-                self._server.send_turns.spend(excess)
             self._server.slaves.sent_bytes += count
             self._sent_ms = self._now_ms()
         return count
@@ -156,7 +146,7 @@ class SlaveStream(ServedStream):
         frames: list[Buffer] = []
         batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
         cursor = 0
-        while cursor < len(data) and len(frames) < PARTS_MAX:
+        while cursor < len(data):
             rest = data[cursor:]
             count = self._frame_bytes(rest, start + cursor, batch_bytes)
             if not count:
