@@ -281,15 +281,6 @@ def test_writeback_changes_nothing_that_readers_see(disk, tmp_path):
     file.sync()
 
 
-def test_a_system_without_writeback_leaves_it_to_the_sync(disk, tmp_path, monkeypatch):
-    monkeypatch.setattr("cometmq.store.os_disk._sync_file_range", None)
-    file = make(disk, tmp_path, "x")
-    file.write(0, [b"ab"])
-    file.start_writeback(0, 4096)
-    file.sync()
-    assert file.read(0, 2) == b"ab"
-
-
 def test_all_files_of_a_locked_folder_are_synced_at_once(disk, tmp_path):
     assert not disk.sync_all(str(tmp_path))  # the kernel could hide what failed before
     lock = disk.lock(f"{tmp_path}/lock")

@@ -11,7 +11,7 @@ SETTINGS = small_settings(
     mapped_file_size_commit_log=64 << 10, mapped_file_size_consume_queue=20_000,
     max_hash_slot_num=1 << 16, max_index_num=1 << 16,
 )  # fmt: skip
-BYTES_PER_MESSAGE_MAX = 20
+BYTES_PER_MESSAGE_MAX = 30
 
 
 def peak(count: int) -> int:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from cometmq.store.upkeep.record_keys import KeyReader
+from cometmq.store.upkeep.index_check import KeyReader
 from cometmq.testing.store.builders import StoreRig, make_message
 
 

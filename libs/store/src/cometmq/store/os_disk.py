@@ -43,31 +43,16 @@ _RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE: start, but do not wait
 _FLOCK: Final = struct.Struct("hhqqi4x")  # Linux's struct flock with 64-bit offsets
 
 
-def _system_call() -> "ctypes._NamedFuncPointer | None":
-    """Return sync_file_range, which Python's `os` lacks; None on a system without it."""
-    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return found
-
-
-_sync_file_range: Final = _system_call()
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_sync_file_range: Final = _libc.sync_file_range  # Python's `os` lacks both
+_sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_syncfs: Final = _libc.syncfs
 _SYNCFS_REPORTS_SINCE: Final = (5, 8)
 """The first release of Linux whose syncfs reports failed writes."""
-
-
-def _whole_sync() -> "ctypes._NamedFuncPointer | None":
-    """Return syncfs; None on a system without it, or where it reports no errors."""
-    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    if release is None or tuple(map(int, release.groups())) < _SYNCFS_REPORTS_SINCE:
-        return None
-    found = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int,)
-    return found
-
-
-_syncfs: Final = _whole_sync()
+_release: Final = re.match(r"(\d+)\.(\d+)", os.uname().release)
+_can_sync_all: Final = (
+    _release is not None and tuple(map(int, _release.groups())) >= _SYNCFS_REPORTS_SINCE
+)
 
 
 class NativeWrites(NamedTuple):
@@ -198,10 +183,8 @@ class OsFile:
             offset += total
 
     def start_writeback(self, offset: int, count: int) -> None:
-        """Start to write bytes to the disk; a system without this call leaves them to `sync`."""
-        if _sync_file_range is not None:
-            descriptor = self._open()
-            _sync_file_range(descriptor.number, offset, count, _RANGE_WRITE)
+        """Start to write bytes to the disk; `sync` reports any error."""
+        _sync_file_range(self._open().number, offset, count, _RANGE_WRITE)
 
     def sync(self) -> None:
         """Block until all written bytes are on the disk."""
@@ -413,7 +396,7 @@ class OsDisk:
         with _translated("sync", folder):
             device = os.stat(folder).st_dev
             for root in self._roots:
-                if _syncfs is not None and os.fstat(root.number).st_dev == device:
+                if _can_sync_all and os.fstat(root.number).st_dev == device:
                     if _syncfs(root.number):
                         number = ctypes.get_errno()
                         raise OSError(number, os.strerror(number))

@@ -12,7 +12,7 @@ log; a native message path supplies its own keys, already hashed.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from cometmq.remoting.message.flags import index_hashes
 from cometmq.store.disk import DiskFile
@@ -72,13 +72,13 @@ class Keys(Protocol):
         """
 
 
-class KeyedRows:
-    """Keys as text, one per row; rows may be appended until the keys are linked."""
+class HashedKeys:
+    """Keys of which only the hashes are known."""
 
     __slots__ = ("rows",)
 
-    def __init__(self, rows: list[KeyedRecord] | None = None) -> None:
-        self.rows: list[KeyedRecord] = [] if rows is None else rows
+    def __init__(self, rows: list[HashedKey]) -> None:
+        self.rows: list[Any] = rows  # their last items are the offset and the store time
 
     @property
     def count(self) -> int:
@@ -87,11 +87,45 @@ class KeyedRows:
 
     def offset(self, index: int) -> int:
         """Return the physical offset of a key's message."""
-        return self.rows[index][2]
+        return int(self.rows[index][-2])
 
     def timestamp(self, index: int) -> int:
         """Return the store time of a key's message."""
-        return self.rows[index][3]
+        return int(self.rows[index][-1])
+
+    def find(self, _topic: str, _key: str) -> Sequence[int]:
+        """Return nothing: the keys are not known."""
+        return ()
+
+    def absorb(self, _newer: Keys) -> bool:
+        """Return False."""
+        return False
+
+    def _hashed(self, start: int, end: int) -> Iterable[HashedKey]:
+        return self.rows[start:end]
+
+    def link(  # see `Keys`
+        self,
+        start: int,
+        count: int,
+        slots: memoryview,
+        dirty: bytearray,
+        page_slots: int,
+        number: int,
+        begin_ms: int,
+    ) -> tuple[bytes, int]:
+        """Link keys into the slots of an index file (see `Keys.link`)."""
+        rows = self._hashed(start, start + count)
+        return _link(rows, slots, dirty, page_slots, number, begin_ms)
+
+
+class KeyedRows(HashedKeys):
+    """Keys as text, one per row; rows may be appended until the keys are linked."""
+
+    __slots__ = ()
+
+    def __init__(self, rows: list[KeyedRecord] | None = None) -> None:
+        self.rows: list[Any] = [] if rows is None else rows
 
     def find(self, topic: str, key: str) -> Sequence[int]:
         """Return the offsets of messages that may have a key, newest first."""
@@ -104,63 +138,10 @@ class KeyedRows:
         self.rows += newer.rows
         return True
 
-    def link(  # see `Keys`
-        self,
-        start: int,
-        count: int,
-        slots: memoryview,
-        dirty: bytearray,
-        page_slots: int,
-        number: int,
-        begin_ms: int,
-    ) -> tuple[bytes, int]:
-        """Link keys into the slots of an index file (see `Keys.link`)."""
-        rows = self.rows[start : start + count]
+    def _hashed(self, start: int, end: int) -> Iterable[HashedKey]:
+        rows = self.rows[start:end]
         hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
-        places = ((hash_, row[2], row[3]) for hash_, row in zip(hashes, rows, strict=True))
-        return _link(places, slots, dirty, page_slots, number, begin_ms)
-
-
-class HashedKeys:
-    """Keys of which only the hashes are known."""
-
-    def __init__(self, rows: Sequence[HashedKey]) -> None:
-        self.rows = rows
-
-    @property
-    def count(self) -> int:
-        """The number of keys."""
-        return len(self.rows)
-
-    def offset(self, index: int) -> int:
-        """Return the physical offset of a key's message."""
-        return self.rows[index][1]
-
-    def timestamp(self, index: int) -> int:
-        """Return the store time of a key's message."""
-        return self.rows[index][2]
-
-    def find(self, _topic: str, _key: str) -> Sequence[int]:
-        """Return nothing: the keys are not known."""
-        return ()
-
-    def absorb(self, _newer: Keys) -> bool:
-        """Return False."""
-        return False
-
-    def link(  # see `Keys`
-        self,
-        start: int,
-        count: int,
-        slots: memoryview,
-        dirty: bytearray,
-        page_slots: int,
-        number: int,
-        begin_ms: int,
-    ) -> tuple[bytes, int]:
-        """Link keys into the slots of an index file (see `Keys.link`)."""
-        rows = self.rows[start : start + count]
-        return _link(rows, slots, dirty, page_slots, number, begin_ms)
+        return ((hash_, row[2], row[3]) for hash_, row in zip(hashes, rows, strict=True))
 
 
 def _link(

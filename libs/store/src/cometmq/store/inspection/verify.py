@@ -44,8 +44,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue, entries_from
 from cometmq.store.queues.queue_files import FILLER_SIZE
 from cometmq.store.recovery.start import StartReason
 from cometmq.store.settings import StoreSettings
-from cometmq.store.upkeep.index_check import Fault, FileCheck, disk_slots
-from cometmq.store.upkeep.record_keys import KeyReader
+from cometmq.store.upkeep.index_check import Fault, FileCheck, KeyReader, disk_slots
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.dispatcher import tag_and_keys
 from cometmq.store.writing.marks import is_deletion

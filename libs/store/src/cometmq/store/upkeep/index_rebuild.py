@@ -30,10 +30,16 @@ from cometmq.store.log.checksums import spans
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
 from cometmq.store.log.log_scanner import LogScanner, find_record
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.index_check import Compared, IndexWalk, LogPart, read_entries
+from cometmq.store.upkeep.index_check import (
+    Compared,
+    IndexWalk,
+    KeyReader,
+    LogPart,
+    RecordKeys,
+    keys_of,
+    read_entries,
+)
 from cometmq.store.upkeep.jobs import Step, with_result
-from cometmq.store.upkeep.record_keys import KeyReader, RecordKeys, keys_of
-from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.runs import RecordRange
 
 PART_BYTES: Final = 4 << 20
@@ -56,9 +62,8 @@ class IndexRepair:
     damage is rebuilt at once.
     """
 
-    def __init__(self, parts: Parts, sealer: Sealer) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._sealer = sealer
         self._walk = IndexWalk(parts.pause)
         self._rebuild: IndexRebuild | None = None
         self._failed: set[str] = set()

@@ -157,7 +157,7 @@ class Walks:
         self._queues = EntryWalk(parts.pause)
         self._end = 0
         self._last_ms: int | None = None
-        self.index = IndexRepair(parts, sealer)
+        self.index = IndexRepair(parts)
         self.on_suspects: Callable[[Suspects], None] = lambda _found: None
         """Receives entries of queues that do not fit their records."""
 
