@@ -19,7 +19,7 @@ def encode(value: dict[str, int]) -> bytes:
     return json.dumps(value).encode()
 
 
-class MemoryFiles:
+class MemoryFiles(OsFiles):
     """Files in memory that can fail at the n-th operation."""
 
     def __init__(self) -> None:
