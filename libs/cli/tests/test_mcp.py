@@ -121,14 +121,14 @@ def test_a_cluster_is_described(tools, suite, topic, group):
     assert found["brokers"][0]["state"]["runtime"] == {}
     assert isinstance(found["topics"], int)
     assert isinstance(tools.call("findings")["findings"], list)
-    assert isinstance(tools.call("delayed")["waiting"], int)
+    assert isinstance(tools.call("delay_levels")["total"], int)
 
 
 def test_topics_and_groups_are_listed_within_limits(tools, topic, group):
     found = tools.call("topics", find=topic)
-    assert topic in [it["name"] for it in found["topics"]]
+    assert topic in [it["name"] for it in found["rows"]]
     assert tools.call("topics", kind="normal", limit=1)["total"] >= 1
-    (row,) = tools.call("groups", find=group)["groups"]
+    (row,) = tools.call("groups", find=group)["rows"]
     assert (row["name"], row["lag"], row["members"]) == (group, 0, 0)
     one = tools.call("group", group=group)
     assert one["group"]["name"] == group
@@ -172,7 +172,7 @@ def test_an_answer_that_is_too_large_says_how_to_get_less(tools, suite, topic):
 def test_dead_letters_and_transactions_are_listed(tools, topic, group):
     assert tools.call("dead_letters", group=group)["messages"] == []
     assert group not in [it["group"] for it in tools.call("dead_letters", limit=200)["groups"]]
-    assert tools.call("transactions", topic=topic)["transactions"] == []
+    assert tools.call("transactions", topic=topic)["rows"] == []
 
 
 def test_codes_are_explained(tools):
@@ -191,7 +191,7 @@ def test_codes_are_explained(tools):
         ("group", {}, "missing required field `group`"),
         ("group", {"group": "nobody"}, "there is no group nobody"),
         ("groups", {"limit": 0}, "Expected `int` >= 1 - at `$.limit`"),
-        ("topics", {"fnd": "x"}, "unknown field `fnd`; it takes find, kind, limit"),
+        ("topics", {"fnd": "x"}, "unknown field `fnd`; it takes kind, find, limit"),
         ("messages", {"topic": "a b"}, "a b"),
         ("messages", {"topic": "x", "id": "A", "key": "B"}, "one of id, key and offset"),
         ("messages", {"topic": "x", "since": "soon"}, "soon is not a time"),
@@ -269,7 +269,7 @@ def test_a_group_is_moved_after_a_dry_run_and_audited(changes, topic, group):
     assert (dry["changed"], dry["risk"]) == (False, "medium")
     assert f"{MESSAGES} messages are delivered again." in dry["consequences"]
     assert changes.audited == []
-    assert changes.call("groups", find=group)["groups"][0]["lag"] == 0
+    assert changes.call("groups", find=group)["rows"][0]["lag"] == 0
     done = changes.call("reset_group", **wanted, confirm=True)
     assert done["changed"]
     assert (done["before"], done["after"]) == (dry["before"], dry["after"])
@@ -283,7 +283,7 @@ def test_a_group_is_moved_after_a_dry_run_and_audited(changes, topic, group):
         done["after"],
     )
     assert changes.log.events[-1][0] == "change.audited"
-    assert changes.call("groups", find=group)["groups"][0]["lag"] == MESSAGES
+    assert changes.call("groups", find=group)["rows"][0]["lag"] == MESSAGES
 
 
 def test_a_topic_is_created_altered_and_deleted(changes, ask, topic):
@@ -342,8 +342,8 @@ def test_dead_letters_are_shown_and_replayed_to_a_topic(changes, ask, suite, top
 
 def test_a_transaction_is_resolved_once(changes, suite, topic):
     asyncio.run(_begin(suite.namesrv, topic))
-    (found,) = changes.call("transactions", topic=topic)["transactions"]
-    wanted = {"transaction": found["transaction"], "outcome": "commit"}
+    (found,) = changes.call("transactions", topic=topic)["rows"]
+    wanted = {"transaction": found["half"], "outcome": "commit"}
     assert changes.call("resolve_transaction", **wanted)["before"]["open"]
     assert changes.call("resolve_transaction", **wanted, confirm=True)["changed"]
     wait_until(lambda: changes.call("messages", topic=topic)["messages"], 60, "the message")
@@ -352,8 +352,8 @@ def test_a_transaction_is_resolved_once(changes, suite, topic):
 
 def test_a_transaction_of_another_namespace_is_not_resolved(changes, ask, suite, topic):
     asyncio.run(_begin(suite.namesrv, topic))
-    (found,) = changes.call("transactions", topic=topic)["transactions"]
-    name = found["transaction"]
+    (found,) = changes.call("transactions", topic=topic)["rows"]
+    name = found["half"]
     token = ACCESS.set(Access(namespace="shop", is_resolved=True))
     try:
         wanted = {"transaction": name, "outcome": "rollback", "confirm": True}
@@ -362,7 +362,7 @@ def test_a_transaction_of_another_namespace_is_not_resolved(changes, ask, suite,
         ACCESS.reset(token)
     assert f"{name} belongs to {topic}, which is not in the namespace shop" in text
     assert changes.audited == []
-    assert len(changes.call("transactions", topic=topic)["transactions"]) == 1
+    assert len(changes.call("transactions", topic=topic)["rows"]) == 1
 
 
 def test_nothing_is_changed_that_cannot_be_audited(changes, ask, topic):

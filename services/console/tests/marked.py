@@ -49,6 +49,7 @@ async def marked_messages(
     *_, half = [it async for it in master.open_transactions()]
     common = {"topic": topic, "group": group, "broker": broker, "level": "15"}
     return [
+        {},
         {**common, "name": topic, "id": message.offset_message_id},
         {**common, "name": group, "id": letter.offset_message_id},
         {**common, "name": broker, "id": f"{half.broker}:{half.offset}"},

@@ -246,7 +246,7 @@ async def test_each_page_has_a_twin_and_a_command(plain_suite, plain_admin, site
     site.snapshot = await look(plain_admin)
     told = set()
     for path in [it.path for it in PAGES]:
-        for params in [*cases, {"name": "disk-full.md"}, {"name": cases[0]["broker"]}]:
+        for params in [*cases, {"name": "disk-full.md"}, {"name": cases[1]["broker"]}]:
             page = await site.web.get(path, params=params, headers=OPERATOR)
             twin = await site.web.get(path, params=params, headers={**OPERATOR, **JSON})
             assert twin.status_code == page.status_code, path

@@ -130,10 +130,9 @@ ONLY_IN_JSON = {
     "/brokers": {"address", "cluster"},
     "/topics": {"brokers", "groups"},
     "/groups": {
-        *("consume_type", "disagreements", "members", "missing_brokers", "model"),
+        *("consume_type", "disagreements", "missing_brokers", "model"),
         *("subscriptions", "topics"),
     },
-    "/delayed": {"delay_text"},
 }
 """Parts of a row that lists leave to the pages of single items, or write in another form."""
 

@@ -200,7 +200,7 @@ async def test_unknown_empty_and_zero_look_different(sites):
     site.snapshot = snapshot(site.clock, groups=[])
     assert "There is no consumer group yet" in (await site.web.get("/groups")).text
     site.snapshot = snapshot(site.clock)
-    assert "The groups are unknown: not asked" in (await site.web.get("/groups")).text
+    assert "the groups are unknown: not asked" in (await site.web.get("/groups")).text
 
 
 def list_of(struct):

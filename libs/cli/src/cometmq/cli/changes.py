@@ -47,11 +47,11 @@ def verb_of(kind: type[Change], around: Around | None = None) -> Callable[..., N
     asks = kind.risk is not Risk.LOW
 
     def run(**values: Any) -> None:
-        given = {it.name: _value(it, values) for it in named}
+        given = {it.name: value_of(it, values) for it in named}
         change = kind(**{name: it for name, it in given.items() if it is not msgspec.NODEFAULT})
         carry_out(change, values, around)
 
-    parameters = [one for it in named for one in _parameters(it)]
+    parameters = [one for it in named for one in parameters_of(it)]
     options = {
         "namesrv": (Namesrv, DEFAULT_NAMESRV),
         "yes": (Yes if asks else None, False),
@@ -66,7 +66,8 @@ def verb_of(kind: type[Change], around: Around | None = None) -> Callable[..., N
     return with_parameters(run, parameters)
 
 
-def _parameters(it: Argument) -> list[inspect.Parameter]:
+def parameters_of(it: Argument) -> list[inspect.Parameter]:
+    """Return the options of an argument, as Typer reads them."""
     if it.is_switches:
         return [
             inspect.Parameter(
@@ -92,7 +93,8 @@ def _parameters(it: Argument) -> list[inspect.Parameter]:
     return [inspect.Parameter(it.name, KEYWORD, default=default, annotation=hint)]
 
 
-def _value(it: Argument, values: Mapping[str, Any]) -> Any:
+def value_of(it: Argument, values: Mapping[str, Any]) -> Any:
+    """Return the value of an argument that the options give."""
     if it.is_switches:
         chosen = [word for word in it.choices if values[word]]
         if len(chosen) != 1:

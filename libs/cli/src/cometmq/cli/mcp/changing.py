@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.cli.access import check_namespace
-from cometmq.cli.mcp.tool import Arguments, Session, Tool, said, shown
+from cometmq.cli.mcp.tool import Session, Tool, arguments_of, said, shown
 from cometmq.client.errors import ClientError
 from cometmq.console.audit import AuditEntry
 from cometmq.insight.changes.catalogue import CHANGES
@@ -46,11 +46,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 def tool_of(kind: type[Change]) -> Tool:
     """Return the tool that makes a kind of change."""
     offered = [it for it in arguments(kind) if it.only is None]
-    fields = [(it.name, it.hint) if it.is_needed else (it.name, it.hint, it.default)
-              for it in offered]  # fmt: skip
-    wanted_type: Any = msgspec.defstruct(
-        kind.__name__, [*fields, CONFIRM], bases=(Arguments,), frozen=True, kw_only=True
-    )
+    wanted_type = arguments_of(kind, offered, [CONFIRM])
 
     async def run(session: Session, wanted: Any) -> Changed:
         given = {it.name: getattr(wanted, it.name) for it in offered}

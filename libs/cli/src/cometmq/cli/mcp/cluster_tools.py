@@ -6,28 +6,38 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.cli.mcp.tool import Arguments, Limit, Name, Nothing, Session, Text, Tool, missing, said
+from cometmq.cli.mcp.tool import (
+    Arguments,
+    Limit,
+    Name,
+    Nothing,
+    Session,
+    Text,
+    Tool,
+    arguments_of,
+    missing,
+    said,
+)
 from cometmq.cli.verbs.explain import explained
 from cometmq.client.errors import ClientError
+from cometmq.insight.changes.change import arguments
 from cometmq.insight.finding import Finding
 from cometmq.insight.model import (
     Broker,
     BrokerState,
-    DelayLevel,
     Group,
-    GroupTopic,
     HalfMessages,
     Member,
     Refusal,
     Snapshot,
     Subscription,
-    Topic,
-    TopicKind,
     Unknown,
-    known,
 )
 from cometmq.insight.queue_states import QueueState, missed_notes, queue_states
 from cometmq.insight.rules.clients import unexpected_refusals
+from cometmq.insight.views.catalogue import VIEWS
+from cometmq.insight.views.cluster import counted_rows
+from cometmq.insight.views.view import Facts, View
 from cometmq.insight.words import counted
 
 T = TypeVar("T")
@@ -41,10 +51,6 @@ def _rows(rows: Sequence[T] | Unknown) -> Sequence[T]:
     if isinstance(rows, Unknown):
         raise ClientError(f"they are not known: {rows.reason}")
     return rows
-
-
-def _count(rows: Sequence[Any] | Unknown) -> int | Unknown:
-    return rows if isinstance(rows, Unknown) else len(rows)
 
 
 def _notes(snapshot: Snapshot) -> list[str]:
@@ -79,9 +85,9 @@ async def _cluster(session: Session, _: Nothing) -> ClusterView:
         namesrv=found.namesrv,
         taken_ms=found.taken_ms,
         brokers=[_brief(it) for it in found.brokers[:ROWS_MAX]],
-        topics=_count(found.topics),
-        groups=_count(found.groups),
-        producers=_count(found.producers),
+        topics=counted_rows(found.topics),
+        groups=counted_rows(found.groups),
+        producers=counted_rows(found.producers),
         half_messages=found.half_messages,
         refusals=refusals if isinstance(refusals, Unknown) else refusals[:ROWS_MAX],
         notes=_notes(found),
@@ -113,99 +119,37 @@ async def _findings(session: Session, _: Nothing) -> Findings:
     return Findings(rows[:ROWS_MAX], found.taken_ms, notes)
 
 
-# -- topics and groups ----------------------------------------------------------------------------
+# -- views ----------------------------------------------------------------------------------------
 
 
-class TopicsWanted(Arguments, frozen=True, kw_only=True):
-    """Which topics to list."""
-
-    find: Annotated[Text, said("Part of the name.")] = ""
-    kind: Annotated[TopicKind | None, said("Null for all kinds.")] = TopicKind.NORMAL
-    limit: Limit = 50
-
-
-class Topics(msgspec.Struct, frozen=True):
-    """Topics by name."""
+class Listed(msgspec.Struct, frozen=True):
+    """The rows of a view."""
 
     total: int
     """How many match; more than are listed if `limit` is smaller."""
-    topics: Sequence[Topic]
+    rows: Sequence[dict[str, Any]]
     notes: Sequence[str]
 
 
-async def _topics(session: Session, wanted: TopicsWanted) -> Topics:
-    found = await session.snapshot()
-    rows = [
-        msgspec.structs.replace(it, groups=it.groups[:NAMES_MAX])
-        for it in sorted(_rows(found.topics), key=lambda it: it.name)
-        if wanted.find in it.name and wanted.kind in {None, it.kind}
-    ]
-    return Topics(len(rows), rows[: wanted.limit], _notes(found))
+def tool_of(kind: type[View]) -> Tool:
+    """Return the tool that lists a view."""
+    named = arguments(kind)
+    more: list[Any] = [("find", Annotated[Text, said("A part of the texts of a row.")], "")]
+    more += [] if any(it.name == "count_max" for it in named) else [("limit", Limit, 50)]
+    wanted_type = arguments_of(kind, named, more)
+
+    async def run(session: Session, wanted: Any) -> Listed:
+        view = kind(**{it.name: getattr(wanted, it.name) for it in named})
+        found = await view.ask(Facts(session.reader, session.snapshot))
+        rows = kind.sorted(it for it in found.rows if wanted.find in kind.text_of(it))
+        listed = [kind.object_of(it, kind.columns) for it in rows[: getattr(wanted, "limit", None)]]
+        notes = [] if found.snapshot is None else _notes(found.snapshot)
+        return Listed(len(rows), listed, [*found.notes, *notes])
+
+    return Tool(kind.tool(), kind.about(), wanted_type, Listed, run)
 
 
-class GroupsWanted(Arguments, frozen=True, kw_only=True):
-    """Which groups to list."""
-
-    find: Annotated[Text, said("Part of the name.")] = ""
-    topic: Annotated[Text, said("Only groups that read this topic.")] = ""
-    with_system: bool = False
-    limit: Limit = 50
-
-
-class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one group."""
-
-    name: str
-    members: int | Unknown
-    model: str | None
-    topics: Sequence[GroupTopic]
-    lag: int | Unknown
-    behind_s: float | Unknown
-    out_per_s: float | Unknown
-    dead_letters: int | Unknown
-    is_enabled: bool
-
-
-class Groups(msgspec.Struct, frozen=True):
-    """Groups, those with the largest lag first."""
-
-    total: int
-    """How many match; more than are listed if `limit` is smaller."""
-    groups: Sequence[GroupRow]
-    notes: Sequence[str]
-
-
-def _by_lag(group: Group) -> tuple[int, str]:
-    return (0 if isinstance(group.lag, Unknown) else -group.lag, group.name)
-
-
-async def _groups(session: Session, wanted: GroupsWanted) -> Groups:
-    found = await session.snapshot()
-    rows = sorted(
-        (
-            it
-            for it in _rows(found.groups)
-            if wanted.find in it.name
-            and (wanted.with_system or not it.is_system)
-            and (not wanted.topic or any(one.topic == wanted.topic for one in it.topics))
-        ),
-        key=_by_lag,
-    )
-    shown = [
-        GroupRow(
-            name=it.name,
-            members=_count(it.members),
-            model=it.model,
-            topics=it.topics[:NAMES_MAX],
-            lag=it.lag,
-            behind_s=it.behind_s,
-            out_per_s=it.out_per_s,
-            dead_letters=it.dead_letters,
-            is_enabled=it.is_enabled,
-        )
-        for it in rows[: wanted.limit]
-    ]
-    return Groups(len(rows), shown, _notes(found))
+# -- one group ------------------------------------------------------------------------------------
 
 
 class OneGroup(Arguments, frozen=True, kw_only=True):
@@ -296,21 +240,7 @@ async def _members(session: Session, wanted: OneGroup) -> Members:
     )
 
 
-# -- delayed messages, meanings -------------------------------------------------------------------
-
-
-class Delayed(msgspec.Struct, frozen=True):
-    """The delay levels in which messages wait."""
-
-    waiting: int
-    levels: Sequence[DelayLevel] | Unknown
-    notes: Sequence[str]
-
-
-async def _delayed(session: Session, _: Nothing) -> Delayed:
-    found = await session.snapshot()
-    waiting = sum(it.waiting for it in known(found.delayed))
-    return Delayed(waiting, found.delayed, _notes(found))
+# -- meanings -----------------------------------------------------------------------------------
 
 
 class Question(Arguments, frozen=True, kw_only=True):
@@ -342,16 +272,11 @@ TOOLS: Final = (
          Nothing, ClusterView, _cluster),
     Tool("findings", "What is wrong in the cluster, since when, and what to do. Begin here.",
          Nothing, Findings, _findings),
-    Tool("topics", "Topics with sizes, rates, queues and the groups that read them.",
-         TopicsWanted, Topics, _topics),
-    Tool("groups", "Consumer groups with lag in messages and seconds, the largest first.",
-         GroupsWanted, Groups, _groups),
     Tool("group", "One consumer group: lag by topic and queue, lost and skipped messages.",
          OneGroup, GroupView, _group),
     Tool("members", "The connected members of a consumer group, and what they subscribe to.",
          OneGroup, Members, _members),
-    Tool("delayed", "Messages that wait for their delivery time, by delay level.",
-         Nothing, Delayed, _delayed),
+    *map(tool_of, VIEWS),
     Tool("explain", "What a response code, a log event or a server's remark means.",
          Question, Meanings, _explain),
 )  # fmt: skip

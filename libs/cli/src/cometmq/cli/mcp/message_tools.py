@@ -16,7 +16,6 @@ from cometmq.cli.mcp.tool import (
     Session,
     Text,
     Tool,
-    message_view,
     message_views,
     said,
     time_of,
@@ -26,13 +25,11 @@ from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
-from cometmq.insight import times
 from cometmq.insight.browsing import Wanted, browse
 from cometmq.insight.changes.replays import Choice
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import Life, life_of
 from cometmq.insight.model import Unknown, known
-from cometmq.insight.transactions import masters_of, open_at
 
 CHARS: Final = 2_000
 LIMIT: Final = 10
@@ -193,59 +190,6 @@ async def _dead_letters(session: Session, wanted: DeadLettersWanted) -> DeadLett
     return DeadLetters([], messages, has_more=len(found) > wanted.limit)
 
 
-# -- transactions ---------------------------------------------------------------------------------
-
-
-class TransactionsWanted(Arguments, frozen=True, kw_only=True):
-    """Which open transactions; empty texts select all."""
-
-    broker: Text = ""
-    group: Annotated[Text, said("The group of the producer.")] = ""
-    topic: Text = ""
-    limit: Limit = LIMIT
-    chars: Chars = CHARS
-
-
-class OpenTransaction(msgspec.Struct, frozen=True):
-    """A transaction that its producer has neither committed nor rolled back."""
-
-    transaction: str
-    """BROKER:OFFSET of its half message: the name that resolve_transaction takes."""
-    group: str
-    topic: str
-    stored: str | None
-    message: MessageView
-
-
-class Transactions(msgspec.Struct, frozen=True):
-    """Open transactions of each broker, oldest first."""
-
-    transactions: Sequence[OpenTransaction]
-    has_more: bool
-    """Whether `limit` left some out."""
-
-
-async def _transactions(session: Session, wanted: TransactionsWanted) -> Transactions:
-    found: list[OpenTransaction] = []
-    for master in await masters_of(session.reader, wanted.broker or None):
-        async for half in open_at(session.reader, master):
-            if wanted.group not in {"", half.group} or wanted.topic not in {"", half.topic}:
-                continue
-            if len(found) == wanted.limit:
-                return Transactions(found, has_more=True)
-            message = half.message
-            found.append(
-                OpenTransaction(
-                    f"{half.broker}:{half.offset}",
-                    half.group,
-                    half.topic,
-                    times.shown(message.store_timestamp),
-                    message_view(message, wanted.chars),
-                )
-            )
-    return Transactions(found, has_more=False)
-
-
 TOOLS: Final = (
     Tool("messages", "Messages of a topic by id, key, offset or time, or the newest ones, with"
          " decoded bodies. No group's progress changes.", MessagesWanted, Messages, _messages),
@@ -253,6 +197,4 @@ TOOLS: Final = (
          " retried, dead, replayed.", MessageNamed, Life, _life),
     Tool("dead_letters", "Groups with dead letters, or the dead letters of one group.",
          DeadLettersWanted, DeadLetters, _dead_letters),
-    Tool("transactions", "Open transactions with their half messages.",
-         TransactionsWanted, Transactions, _transactions),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from cometmq.client.errors import ClientError
 from cometmq.client.message import DamagedMessage, MessageExt
 from cometmq.console.audit import Audit
 from cometmq.insight import times
-from cometmq.insight.changes.change import Risk
+from cometmq.insight.changes.change import Argument, Declared, Risk
 from cometmq.insight.decode import decode
 from cometmq.insight.findings import Findings
 from cometmq.insight.model import Snapshot
@@ -66,6 +66,15 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class Nothing(Arguments, frozen=True, kw_only=True):
     """No arguments."""
+
+
+def arguments_of(kind: type[Declared], named: Iterable[Argument], more: list[Any]) -> Any:
+    """Return the type of a tool's arguments: those of a view or a change, and `more` fields."""
+    fields = [(it.name, it.hint) if it.is_needed else (it.name, it.hint, it.default)
+              for it in named]  # fmt: skip
+    return msgspec.defstruct(
+        kind.__name__, [*fields, *more], bases=(Arguments,), frozen=True, kw_only=True
+    )
 
 
 class Session:

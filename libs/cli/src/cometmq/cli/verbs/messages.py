@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from cometmq.cli.changes import add_changes
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.lazy import App
 from cometmq.cli.messaging.message_trace import trace
 from cometmq.cli.output import (
@@ -20,11 +20,9 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.output import print_rows as print_table
 from cometmq.cli.say import say
-from cometmq.cli.watching import watched
+from cometmq.cli.views import add_view
 from cometmq.client.admin import AdminClient, MessageTrack
-from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.clock import wall_ms
@@ -32,119 +30,19 @@ from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json, times
 from cometmq.insight.changes.messages import RecallMessage
-from cometmq.insight.delayed import Delayed, delay_ms, delay_texts, levels_at, waiting_at
 from cometmq.insight.key_search import COUNT_MAX, find_by_key
-from cometmq.insight.model import Unknown
-from cometmq.insight.times import shown
-from cometmq.insight.transactions import masters_of
+from cometmq.insight.views.messages import DelayedMessages, DelayLevels
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.visible import command, visible
-
-LEVEL_COLUMNS: Final = ("Broker", "Level", "Delay", "Waiting")
-DELAYED_COLUMNS: Final = (
-    "Due", "Stored", "Broker", "Level", "Topic", "Tag", "Bytes", "Message id",
-)  # fmt: skip
-
-
-@watched
-def delayed(  # one parameter per option
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    broker: Annotated[
-        str | None, typer.Option("-b", "--broker", help="Only messages at this broker.")
-    ] = None,
-    level: Annotated[
-        int | None, typer.Option("--level", min=1, help="Only messages in this delay level.")
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("-t", "--topic", help="Only messages for this topic.")
-    ] = None,
-    levels: Annotated[
-        bool, typer.Option("--levels", help="Only how many wait in each level.")
-    ] = False,
-    count_max: Annotated[
-        int, typer.Option("--max", min=1, max=10_000, help="Maximum number of messages.")
-    ] = 100,
-    as_json: AsJson = False,
-) -> None:
-    """List the delayed messages that wait, the next due first.
-
-    Failed messages wait here for their next attempt, too: their topic is %RETRY%GROUP. Recall one
-    with cometmq message recall.
-
-    \b
-    EXAMPLES
-      cometmq message delayed --levels
-      cometmq message delayed -t orders --max 10
-    """
-    if levels:
-        if topic is not None:
-            raise wrong_usage("--levels counts the messages of all topics: leave out --topic")
-        _print_levels(namesrv, broker, level, as_json=as_json)
-        return
-
-    async def at(master: BrokerAdmin) -> tuple[list[Delayed], bool]:
-        texts = await delay_texts(master)
-        found: list[Delayed] = []
-        is_cut = False
-        for it in await levels_at(master):
-            if level not in {None, it.level}:
-                continue
-            delay = delay_ms(texts[it.level - 1] if it.level <= len(texts) else "")
-            queue = await waiting_at(master, it.level, delay, count_max, topic)
-            found += queue.messages
-            is_cut |= queue.is_cut
-        return found, is_cut
-
-    async def question(admin: AdminClient) -> tuple[list[Delayed], bool]:
-        answers = await admin.ask_each(await masters_of(admin, broker), at)
-        found = [it for _, (rows, _) in answers for it in rows]
-        return found, any(is_cut for _, (_, is_cut) in answers)
-
-    found, is_cut = ask(namesrv, question)
-    found.sort(key=lambda it: it.order)
-    empty = "no message waits" if topic is None else f"no message for {topic} waits"
-    print_rows(
-        DELAYED_COLUMNS,
-        [_delayed_row(it) for it in found[:count_max]],
-        as_json=as_json,
-        empty=empty,
-    )
-    if is_cut or len(found) > count_max:
-        print_notes([f"more messages wait: the next {min(len(found), count_max):,} are shown"])
-
-
-def _print_levels(namesrv: str, broker: str | None, level: int | None, *, as_json: bool) -> None:
-    async def question(admin: AdminClient) -> list[list[Cell]]:
-        answers = await admin.ask_each(await masters_of(admin, broker), levels_at)
-        return [
-            [it.broker, it.level, it.delay_text or None, it.waiting]
-            for _, found in answers
-            for it in found
-            if level in {None, it.level}
-        ]
-
-    rows = ask(namesrv, question)
-    print_rows(LEVEL_COLUMNS, rows, as_json=as_json, empty="no message waits")
-
-
-def _delayed_row(it: Delayed) -> list[Cell]:
-    message = it.message
-    due = None if isinstance(it.due_ms, Unknown) else shown(it.due_ms)
-    return [
-        due, shown(message.store_timestamp), message.queue.broker_name, it.level, it.topic,
-        message.tag, it.size, message.message_id,
-    ]  # fmt: skip
-
 
 COLUMNS: Final = ("Message id", "Broker", "Queue", "Offset", "Tag", "Keys", "Stored", "Bytes")
 GROUP_COLUMNS: Final = ("Group", "State")
 
 app = App("Show a stored message and its way, find messages by key, or recall a delayed one.")
 app.command()(trace)
-app.command()(delayed)
+add_view(app, DelayedMessages, levels=DelayLevels)
 
 
 @app.command()
@@ -193,7 +91,7 @@ def show(
         print_facts(_facts(message), as_json=False)
         if groups:
             say()
-            print_table(GROUP_COLUMNS, groups, as_json=False)
+            print_rows(GROUP_COLUMNS, groups, as_json=False)
     print_notes(_notes(message_id, others))
 
 
@@ -238,7 +136,7 @@ def find(
     if as_json:
         print_json([msgspec.json.decode(message_json.render(it)) for it in messages])
     elif messages:
-        print_table(COLUMNS, [_row(message) for message in messages], as_json=False)
+        print_rows(COLUMNS, [_row(message) for message in messages], as_json=False)
     print_notes(notes)
     if not messages:
         has_times = since is not None or until is not None

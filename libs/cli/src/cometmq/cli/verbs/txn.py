@@ -14,86 +14,24 @@ import typer
 from cometmq.cli.changes import add_changes
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
 from cometmq.cli.lazy import App
-from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.cli.say import say
-from cometmq.cli.watching import watched
+from cometmq.cli.views import add_view
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_messages import HalfMessage
-from cometmq.client.clock import wall_ms
-from cometmq.insight import times
 from cometmq.insight.changes.messages import CheckTransaction, ResolveTransaction
-from cometmq.insight.transactions import facts_of, find_transaction, masters_of, open_at
+from cometmq.insight.transactions import facts_of, find_transaction
+from cometmq.insight.views.messages import OpenTransactions
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
 
 app = App("List open transactions, check them with their producers, or end them by hand.")
 
-COLUMNS: Final = ("Transaction", "Half", "Stored", "Group", "Topic", "Tag", "Keys")
 EXIT_DIFFERENT: Final = 1
 
 Transaction = Annotated[
     str, typer.Argument(help="Message id, or broker and offset of the half message: broker-a:17.")
 ]
-Broker = Annotated[
-    str | None, typer.Option("-b", "--broker", help="Only transactions of this broker.")
-]
 
-
-@app.command("list")
-@watched
-def list_open(  # one parameter per option
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    broker: Broker = None,
-    group: Annotated[
-        str | None, typer.Option("-g", "--group", help="Only transactions of this producer group.")
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("-t", "--topic", help="Only messages for this topic.")
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", help="Only messages stored before 2026-11-20T10:00Z, or 5m (ago)."),
-    ] = None,
-    count_max: Annotated[
-        int, typer.Option("--max", min=1, help="Maximum number of transactions.")
-    ] = 100,
-    as_json: AsJson = False,
-) -> None:
-    """List the open transactions of each broker, oldest first.
-
-    Half is the position of the half message, broker:offset; the other commands find a transaction
-    fastest by this position.
-
-    \b
-    EXAMPLE
-      cometmq txn list
-    """
-    end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
-
-    def is_wanted(half: HalfMessage) -> bool:
-        return (
-            (group is None or half.group == group)
-            and (topic is None or half.topic == topic)
-            and (end_ms is None or half.message.store_timestamp < end_ms)
-        )
-
-    async def question(admin: AdminClient) -> list[HalfMessage]:
-        found: list[HalfMessage] = []
-        for master in await masters_of(admin, broker):
-            async for half in open_at(admin, master):
-                if is_wanted(half):
-                    found.append(half)
-                    if len(found) > count_max:
-                        return found
-        return found
-
-    halves = ask(namesrv, question)
-    rows: list[list[Cell]] = [_row(half) for half in halves[:count_max]]
-    has_filter = any(it is not None for it in (group, topic, until, broker))
-    empty = "no open transaction matches" if has_filter else "no transaction is open"
-    print_rows(COLUMNS, rows, as_json=as_json, empty=empty)
-    if len(halves) > count_max:
-        print_notes([f"only the first {count_max:,} open are shown: give --max or --until"])
+add_view(app, OpenTransactions)
 
 
 @app.command()
@@ -174,19 +112,6 @@ def _checker_folder(folder: Path) -> Path:
             f"{folder} is not the folder of a txn-checker: it has no state tables of brokers"
         )
     return root
-
-
-def _row(half: HalfMessage) -> list[Cell]:
-    message = half.message
-    return [
-        message.message_id,
-        f"{half.broker}:{half.offset}",
-        times.shown(message.store_timestamp),
-        half.group,
-        half.topic,
-        message.tag,
-        [key for key in message.keys if key != message.message_id],
-    ]
 
 
 def _print_facts(facts: dict[str, Any], *, as_json: bool) -> None:

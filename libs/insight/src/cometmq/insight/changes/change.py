@@ -141,8 +141,8 @@ class Plan(NamedTuple):
     """Inputs of a form that are sent only with the confirmation, such as secrets."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind of change; its fields are its arguments.
+class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user asks for; its fields are the arguments.
 
     The first paragraph of its docstring describes its form and its tool, the whole its verb.
     """
@@ -151,6 +151,46 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The name in the audit log, `topic.create`; the tool is `create_topic`."""
     verb: ClassVar[str] = ""
     """The command without `cometmq`, if it does not follow from the name."""
+
+    @classmethod
+    def about(cls) -> str:
+        """Return the first paragraph of the help."""
+        return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+
+    @classmethod
+    def tool(cls) -> str:
+        """Return the name of the tool: `create_topic`."""
+        noun, _, verb = cls.name.replace("-", "_").partition(".")
+        return f"{verb}_{noun}" if verb else noun
+
+    @classmethod
+    def words(cls) -> str:
+        """Return the command without `cometmq`."""
+        return cls.verb or cls.name.replace(".", " ")
+
+    def command(self, **others: Any) -> str:
+        """Return the command that does this, with some other arguments."""
+        words: list[str] = []
+        options: list[str] = []
+        for it in arguments(type(self)):
+            value = others.get(it.name, getattr(self, it.name))
+            if it.only not in {None, Only.COMMANDS} or value == it.default:
+                continue
+            if it.is_positional:
+                words.append(str(value))
+            elif it.is_switches:
+                options.append(f"--{value}")
+            elif isinstance(value, bool):
+                options.append(it.flag if value else it.opposite)
+            else:
+                many = value if isinstance(value, tuple) else [value]
+                options += [word for one in many for word in (it.flag, _text(one))]
+        return command(self.words(), *words, options=options)
+
+
+class Change(Declared, frozen=True, kw_only=True):
+    """A kind of change; its fields are its arguments."""
+
     risk: ClassVar[Risk] = Risk.MEDIUM
     needs: ClassVar[str] = "admin"
     """The least role of the user: `operator` or `admin`."""
@@ -187,41 +227,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) -> Mapping[str, str | Sequence[str]]:
         """Return what a form shows for arguments that are not given: a text, or choices."""
         return {}
-
-    @classmethod
-    def about(cls) -> str:
-        """Return the first paragraph of the help."""
-        return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
-
-    @classmethod
-    def tool(cls) -> str:
-        """Return the name of the tool: `create_topic`."""
-        noun, _, verb = cls.name.replace("-", "_").partition(".")
-        return f"{verb}_{noun}"
-
-    @classmethod
-    def words(cls) -> str:
-        """Return the command without `cometmq`."""
-        return cls.verb or cls.name.replace(".", " ")
-
-    def command(self, **others: Any) -> str:
-        """Return the command that makes this change, with some other arguments."""
-        words: list[str] = []
-        options: list[str] = []
-        for it in arguments(type(self)):
-            value = others.get(it.name, getattr(self, it.name))
-            if it.only not in {None, Only.COMMANDS} or value == it.default:
-                continue
-            if it.is_positional:
-                words.append(str(value))
-            elif it.is_switches:
-                options.append(f"--{value}")
-            elif isinstance(value, bool):
-                options.append(it.flag if value else it.opposite)
-            else:
-                many = value if isinstance(value, tuple) else [value]
-                options += [word for one in many for word in (it.flag, _text(one))]
-        return command(self.words(), *words, options=options)
 
 
 def _text(value: Any) -> str:

@@ -9,8 +9,8 @@ from cometmq.console.rights import AccountRow, told_rights
 from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import bad, missing
-from cometmq.console.web.tables import Column
 from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
+from cometmq.insight.views.view import Column, address
 from cometmq.insight.words import command, listed
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.runtime.acl.errors import AclError
@@ -25,7 +25,7 @@ def columns(view: View) -> list[Column[AccountRow]]:
     edits = view.user.role >= Role.ADMIN
     return [
         Column("name", "Account", lambda it: it.name,
-               link=lambda it: view.href("/account/alter", name=it.name) if edits else ""),
+               link=lambda it: address("/account/alter", name=it.name) if edits else ""),
         Column("admin", "Administrator", lambda it: it.is_admin, "flag",
                tone=lambda it: "warn" if it.is_admin else ""),
         Column("topic", "Other topics", lambda it: it.topic_default),

@@ -8,7 +8,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.console.pages.topics import PATH
 from cometmq.console.web.page import Page, Shown, View
 from cometmq.console.web.problems import Problem
-from cometmq.console.web.tables import Column
+from cometmq.insight.views.view import Column
 from cometmq.insight.words import command
 
 if TYPE_CHECKING:

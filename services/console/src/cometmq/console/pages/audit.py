@@ -6,7 +6,7 @@ from typing import Final
 from cometmq.console.audit import Change, changes_of
 from cometmq.console.login.roles import Role
 from cometmq.console.web.page import Page, Shown, View
-from cometmq.console.web.tables import Column
+from cometmq.insight.views.view import Column
 from cometmq.insight.words import command
 
 PATH: Final = "/audit"

@@ -11,7 +11,6 @@ from cometmq.console.login.roles import Role
 from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad, missing
-from cometmq.console.web.tables import Column, R
 from cometmq.insight.broker_settings import (
     UNSET,
     Difference,
@@ -21,6 +20,7 @@ from cometmq.insight.broker_settings import (
 )
 from cometmq.insight.changes.change import Consequence, Done, Plan, Risk
 from cometmq.insight.model import Broker, BrokerState, Snapshot, Unknown
+from cometmq.insight.views.view import Column, R, address
 from cometmq.insight.words import command
 from cometmq.remoting.errors import AccessDenied, CometError, ServerError
 from cometmq.runtime.redaction import looks_secret
@@ -170,7 +170,7 @@ async def compare(view: View) -> Shown:
             value,
             "short",
             tone=tone,
-            link=lambda it: view.href(OWN, name=name, id=broker_id, find=it.name),
+            link=lambda it: address(OWN, name=name, id=broker_id, find=it.name),
         )
 
     columns = [Column[Difference]("key", "Setting", lambda it: it.name), *map(of, told)]

@@ -10,9 +10,9 @@ from cometmq.console.pages.broker_settings import broker_in
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.pages.switchover import why_not
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.console.web.tables import Column
 from cometmq.insight.model import Broker, BrokerState, Unreachable
 from cometmq.insight.rules.brokers import faults_of
+from cometmq.insight.views.view import Column, address
 from cometmq.insight.words import command, percent, rate, sized
 from cometmq.remoting.codes import request_name
 
@@ -60,7 +60,7 @@ def columns(view: View) -> list[Column[Row]]:
     return [
         Column(
             "name", "Broker", lambda it: it.broker.name,
-            link=lambda it: view.href("/broker", name=it.broker.name, id=it.broker.broker_id),
+            link=lambda it: address("/broker", name=it.broker.name, id=it.broker.broker_id),
         ),
         Column("id", "Id", lambda it: it.broker.broker_id, "number"),
         Column("member", "Member", lambda it: it.of(lambda s: s.member_id), "number",

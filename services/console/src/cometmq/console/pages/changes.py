@@ -67,7 +67,7 @@ async def prepare(kind: type[Change], view: View) -> Form:
     has_choice = not kind.either or any(view.text(it) for it in kind.either)
     if not has_choice or not all(view.raw(it.name).strip() for it in inputs if it.is_needed):
         return Form(fields, intro=f"{kind.about().partition(';')[0].rstrip('.')}.")
-    change = kind(**{it.name: _value(view, it) for it in offered})
+    change = kind(**{it.name: value_of(view, it) for it in offered})
     try:
         plan = await change.plan(view.admin())
     except InvalidArgument as error:
@@ -147,7 +147,8 @@ def _many(view: View, it: Argument) -> list[str]:
     return [one for one in view.many(it.name, count_max=VALUES_MAX) if one]
 
 
-def _value(view: View, it: Argument) -> Any:
+def value_of(view: View, it: Argument) -> Any:
+    """Return the value of an argument in a request; raise Problem if it is wrong."""
     name = it.name
     if it.kind is tuple:
         return tuple(_many(view, it))

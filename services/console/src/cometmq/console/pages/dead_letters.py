@@ -17,7 +17,6 @@ from cometmq.console.pages.changes import action_of, prepare
 from cometmq.console.web.action import Form
 from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import bad
-from cometmq.console.web.tables import Column
 from cometmq.insight.changes.change import Link, arguments
 from cometmq.insight.changes.messages import ReplayDeadLetters
 from cometmq.insight.changes.replays import (
@@ -28,6 +27,7 @@ from cometmq.insight.changes.replays import (
 from cometmq.insight.decode import decode
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Group, Unknown, known
+from cometmq.insight.views.view import Column, address
 from cometmq.insight.words import command, counted
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
@@ -65,7 +65,7 @@ async def overview(view: View) -> Shown:
             "name",
             "Group",
             lambda it: it.name,
-            link=lambda it: view.href("/dead-letters/group", group=it.name),
+            link=lambda it: address("/dead-letters/group", group=it.name),
         ),
         Column("count", "Dead letters", lambda it: it.dead_letters, "number"),
         Column(

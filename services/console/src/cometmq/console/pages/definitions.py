@@ -11,9 +11,9 @@ from msgspec import UNSET
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.changes import action_of
 from cometmq.console.web.page import Download, Page, Shown, View
-from cometmq.console.web.tables import Column
 from cometmq.insight.changes.definitions import ImportDefinitions, described
 from cometmq.insight.definitions import Definitions, encode, name_of, read_state
+from cometmq.insight.views.view import Column
 
 PATH: Final = "/definitions"
 

@@ -11,14 +11,12 @@ from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
-from cometmq.console.web.rendering import wants_json
-from cometmq.console.web.tables import Column
-from cometmq.insight.consumer_groups import loss_facts, loss_words
-from cometmq.insight.judge import RISK_S, Status, judge
+from cometmq.insight.consumer_groups import loss_facts
 from cometmq.insight.members import Owners, owner_words, owners_of
-from cometmq.insight.model import Group, Member, Snapshot, TopicKind, Unknown, known
+from cometmq.insight.model import Group, Member, Unknown
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
-from cometmq.insight.rules.consuming import facts_of
+from cometmq.insight.views.cluster import loss_cell, retry_rates
+from cometmq.insight.views.view import Column, address
 from cometmq.insight.words import command, count, lasting, rate
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
@@ -27,101 +25,6 @@ from cometmq.remoting.names import retry_topic
 from cometmq.remoting.versions import version_name
 
 PATH: Final = "/groups"
-
-
-def columns(view: View, snapshot: Snapshot) -> list[Column[Group]]:
-    """Return the columns of the list: which groups are in trouble, since when, and how urgent it
-    is. They fit on a laptop's screen; the group's page has the other figures.
-    """
-    rates, now_ms = _retry_rates(snapshot), snapshot.taken_ms
-    return [
-        Column("name", "Group", lambda it: it.name,
-               link=lambda it: view.href("/group", name=it.name)),
-        Column("state", "State", lambda it: state_of(it, now_ms),
-               tone=lambda it: _tone(state_of(it, now_ms))),
-        Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
-        Column("behind", "Behind", lambda it: it.behind_s, "duration",
-               help="Age of its oldest unread message"),
-        Column("still", "Not reading since", lambda it: it.still_since, "pause",
-               help="Since when its committed offsets have stayed, though messages are unread"),
-        Column("loss", "Time to loss", lambda it: loss(it.loss_s), "loss",
-               tone=lambda it: _loss_tone(it.loss_s),
-               help="Until its oldest unread message may be deleted for its age"),
-        Column("retried", "Retried", lambda it: rates.get(retry_topic(it.name), 0), "rate",
-               help="Failed messages that are delivered again, per second"),
-        Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
-               link=lambda it: view.href("/dead-letters/group", group=it.name)
-               if it.dead_letters
-               else ""),
-        Column("members", "Members", member_count, "number"),
-    ]  # fmt: skip
-
-
-def _retry_rates(snapshot: Snapshot) -> dict[str, float | Unknown]:
-    """Return how many failed messages are delivered again per second, by retry topic."""
-    return {it.name: it.in_per_s for it in known(snapshot.topics) if it.kind is TopicKind.RETRY}
-
-
-def loss(loss_s: float | Unknown | None) -> float | Unknown | str:
-    """Return the time to loss for a cell; `never` instead of None."""
-    return loss_words(None) if loss_s is None else loss_s
-
-
-def _loss_tone(loss_s: float | Unknown | None) -> str:
-    if loss_s is None or isinstance(loss_s, Unknown):
-        return ""
-    return "bad" if loss_s < RISK_S else ""
-
-
-def member_count(group: Group) -> int | Unknown:
-    return group.members if isinstance(group.members, Unknown) else len(group.members)
-
-
-def state_of(group: Group, now_ms: int) -> str:
-    """Return the worst problem of a group in a word or two, or that it has none."""
-    if not group.is_enabled:
-        return "disabled"
-    status = judge(facts_of(group, now_ms))
-    if group.disagreements and status is not Status.LOST:
-        return "members disagree"
-    return "no members" if status is Status.OK and not member_count(group) else status.word
-
-
-def _tone(state: str) -> str:
-    if state in {"no members", "disabled", "members disagree"}:
-        return {"no members": "", "disabled": "warn"}.get(state, "bad")
-    status = next(it for it in Status if it.word == state)
-    return {"ok": "good", "info": "", "warn": "warn"}.get(status.severity, "bad")
-
-
-async def groups(view: View) -> Shown:
-    snapshot = await view.snapshot()
-    with_all = view.is_set("all")
-    rows = [it for it in known(snapshot.groups) if with_all or not it.is_system]
-    table = view.table(
-        rows,
-        columns(view, snapshot),
-        default="-lag",
-        keep=("all",),
-        search=lambda it: " ".join([it.name, *(one.topic for one in it.topics)]),
-    )
-    unknown = snapshot.groups.reason if isinstance(snapshot.groups, Unknown) else ""
-    rates = _retry_rates(snapshot)
-    told = [
-        msgspec.structs.asdict(it)
-        | {
-            "state": state_of(it, snapshot.taken_ms),
-            "retried_per_s": rates.get(retry_topic(it.name), 0),
-        }
-        for it in (rows if wants_json(view.request) else ())
-    ]
-    return Shown(
-        told,
-        "cometmq lag",
-        snapshot.taken_ms,
-        silent_brokers(snapshot),
-        extra={"table": table, "with_all": with_all, "unknown": unknown},
-    )
 
 
 def queue_columns(owners: Owners) -> list[Column[QueueState]]:
@@ -150,10 +53,10 @@ QUEUES: Final[list[Column[QueueState]]] = [
 ]  # fmt: skip
 
 
-def member_columns(view: View, group: str) -> list[Column[Member]]:
+def member_columns(group: str) -> list[Column[Member]]:
     return [
         Column("id", "Client id", lambda it: it.client_id,
-               link=lambda it: view.href("/group/member", name=group, client=it.client_id)),
+               link=lambda it: address("/group/member", name=group, client=it.client_id)),
         Column("address", "Address", lambda it: it.address.lstrip("/")),
         Column("language", "Language", lambda it: it.language),
         Column("version", "Version", lambda it: version_name(it.version)),
@@ -192,8 +95,8 @@ async def group(view: View) -> Shown:
         extra={
             "group": found,
             "findings": wrong,
-            "loss": loss(loss_s),
-            "retried": _retry_rates(snapshot).get(retry_topic(name), 0),
+            "loss": loss_cell(loss_s),
+            "retried": retry_rates(snapshot).get(retry_topic(name), 0),
             "topics": [it.topic for it in found.topics],
             "behind_s": _behind(found, states),
             "since_ms": since_ms,
@@ -203,7 +106,7 @@ async def group(view: View) -> Shown:
                 search=lambda it: f"{it.queue.topic} {it.queue.broker_name}",
             ),
             "members": view.table(
-                members, member_columns(view, name), default="id", keep=("name", "hours"),
+                members, member_columns(name), default="id", keep=("name", "hours"),
                 name="member_", search=lambda it: f"{it.client_id} {it.address} {it.language}",
             ),
             **await plots(
@@ -302,7 +205,6 @@ def _queue_rows(info: ConsumerRunningInfo) -> list[Mapping[str, Any]]:
 
 
 PAGES: Final = (
-    Page(PATH, "Consumer groups", "groups.html", groups, menu="Groups"),
     Page("/group", "Group", "group.html", group, section=PATH),
     Page("/group/member", "Member", "member.html", member, section=PATH),
 )

@@ -11,13 +11,13 @@ from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.console.pages.bodies import body_of, format_of, schema_of
 from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
-from cometmq.console.web.tables import Column
 from cometmq.insight import message_json
 from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse
 from cometmq.insight.decode import Format, decode
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import life_of, place_of
 from cometmq.insight.model import Topic, TopicKind, known
+from cometmq.insight.views.view import Column, address
 from cometmq.insight.words import command
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.properties import PropertyKey
@@ -67,7 +67,7 @@ async def _topics(view: View, extra: dict[str, Any]) -> Shown:
     own = [it for it in known(snapshot.topics) if it.kind is TopicKind.NORMAL]
     columns: list[Column[Topic]] = [
         Column("name", "Topic", lambda it: it.name,
-               link=lambda it: view.href("/messages", topic=it.name)),
+               link=lambda it: address("/messages", topic=it.name)),
         Column("messages", "Messages", lambda it: it.messages, "number"),
         Column("in", "In", lambda it: it.in_per_s, "rate", help="Messages stored per second"),
     ]  # fmt: skip
@@ -164,7 +164,7 @@ def _row(view: View, message: MessageExt) -> dict[str, Any]:
         "size": len(message.body),
         "body": f"{text} ({shown.format})" if text else "(empty)",
         "id": message.message_id,
-        "link": view.href("/message", topic=message.topic, id=message.offset_message_id),
+        "link": address("/message", topic=message.topic, id=message.offset_message_id),
         "search": f"{text} {message.tag or ''} {' '.join(own)} {message.message_id}",
     }
 

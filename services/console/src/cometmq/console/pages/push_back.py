@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.console.web.tables import Column
 from cometmq.insight.model import BrokerState, Refusal, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.rules.clients import advice_for, question_of, unexpected_refusals
+from cometmq.insight.views.view import Column, address
 from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.flags import Perm
@@ -49,7 +49,7 @@ async def overview(view: View) -> Shown:
             "What helps",
             lambda it: advice_for(it.code, it.response, it.remark),
             "prose",
-            link=lambda it: _accounts(view, it) if is_access_refusal(it.remark) else "",
+            link=lambda it: _accounts(it) if is_access_refusal(it.remark) else "",
         ),
         Column("count", "Times", lambda it: it.count, "number"),
     ]
@@ -91,14 +91,14 @@ async def overview(view: View) -> Shown:
     )
 
 
-def _accounts(view: View, refusal: Refusal) -> str:
+def _accounts(refusal: Refusal) -> str:
     """Return the address of the page of accounts, with a question about the right that the request
     lacked.
     """
     asked = question_of(refusal.code, refusal.remark)
     if asked is None:
-        return view.href("/accounts")
-    return view.href("/accounts", who=asked.account, may=asked.deed, subject=asked.name)
+        return address("/accounts")
+    return address("/accounts", who=asked.account, may=asked.deed, subject=asked.name)
 
 
 def _states(snapshot: Snapshot) -> list[dict[str, Any]]:

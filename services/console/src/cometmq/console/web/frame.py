@@ -27,10 +27,11 @@ from cometmq.console.login.sessions import Session
 from cometmq.console.web.action import Action, Form
 from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.guard import Guard, client_of, form_of
-from cometmq.console.web.page import Page, View, address
+from cometmq.console.web.page import Page, View
 from cometmq.console.web.problems import FormExpired, Problem, no_page, of_cluster
 from cometmq.console.web.rendering import Renderer, json_answer, redirect, wants_json
 from cometmq.insight.changes.change import Plan
+from cometmq.insight.views.view import address
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
@@ -166,7 +167,7 @@ class Frame:
             except Problem as problem:
                 if problem.field:
                     others = view.without(problem.field).given()
-                    problem.back = address(self._desk.prefix, page.path, others)
+                    problem.back = self._desk.prefix + address(page.path, **others)
                 raise
         unanswered = {**view.unanswered, **shown.unanswered}
         if shown.download is not None:

@@ -4,7 +4,6 @@
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 
@@ -15,15 +14,15 @@ from cometmq.console.login.reading_rights import account_why_not
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web.problems import Problem, bad
-from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
+from cometmq.console.web.tables import SIZE_DEFAULT, Order, Table, table
 from cometmq.insight.model import Snapshot, Unknown
 from cometmq.insight.reading import ReadingAdmin
 from cometmq.insight.times import parsed
+from cometmq.insight.views.view import Column, R, address
 
 NOT_READABLE: Final = Unknown("you may not read messages of this topic")
 """Shown instead of the parts of a message."""
 TEXT_MAX = 1_000
-_SAFE = "/:@,;+*$!~'()-._"
 
 
 class View:
@@ -138,7 +137,7 @@ class View:
 
     def href(self, path: str, **args: object) -> str:
         """Return the address of a page below the prefix."""
-        return address(self.desk.prefix, path, args)
+        return self.desk.prefix + address(path, **args)
 
     async def snapshot(self) -> Snapshot:
         """Return the newest snapshot, at most a few seconds old."""
@@ -170,13 +169,6 @@ class View:
     def unanswered(self) -> Mapping[str, str]:
         """The brokers that this request's client has left out, with the reasons."""
         return {} if self._reader is None else self._reader.unanswered
-
-
-def address(prefix: str, path: str, args: Mapping[str, object]) -> str:
-    """Return a path with its arguments; None and empty ones are left out."""
-    given = {key: str(value) for key, value in args.items() if value not in (None, "")}
-    query = urlencode(given, quote_via=quote)
-    return prefix + quote(path, safe=_SAFE) + (f"?{query}" if query else "")
 
 
 class Download(NamedTuple):

@@ -16,9 +16,10 @@ from starlette.responses import RedirectResponse, Response
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web import cells
-from cometmq.console.web.page import Page, address
+from cometmq.console.web.page import Page
 from cometmq.console.web.tables import cells_of
 from cometmq.console.web.templating import templates
+from cometmq.insight.views.view import address
 from cometmq.insight.words import lasting
 from cometmq.runtime.clock import Clock
 
@@ -64,6 +65,8 @@ class Renderer:
                 **cells.FORMATS,
                 "cell": cells.cell,
                 "cells_of": cells_of,
+                "numeric": cells.NUMERIC,
+                "root": prefix,
                 "href": self._href,
                 "query": _query,
                 "prefixed": _prefixed,
@@ -114,7 +117,7 @@ class Renderer:
         return Response(body, status, headers, "text/html")
 
     def _href(self, path: str, **args: object) -> str:
-        return address(self._prefix, path, args)
+        return self._prefix + address(path, **args)
 
 
 def _by_reason(unanswered: Mapping[str, str]) -> list[tuple[str, list[str]]]:

@@ -2,35 +2,15 @@
 """Tables that the server sorts, filters and divides into pages."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple
 
 from markupsafe import Markup
 
 from cometmq.console.web.cells import NUMERIC
-from cometmq.insight.model import Unknown, Unreachable
-
-R = TypeVar("R")
+from cometmq.insight.views.view import Column, R, in_order
 
 PAGE_SIZES: Final = (25, 50, 100, 250, 500)
 SIZE_DEFAULT: Final = 50
-
-
-class Column(NamedTuple, Generic[R]):
-    """One column: how to read it, and how to write it (a key of `cells.FORMATS`)."""
-
-    key: str
-    title: str
-    value: Callable[[R], Any]
-    kind: str = "text"
-    link: Callable[[R], str] | None = None
-    """The address to which the cell leads."""
-    tone: Callable[[R], str] | None = None
-    """`good`, `warn`, `bad` or empty."""
-    help: str = ""
-
-    @property
-    def is_numeric(self) -> bool:
-        return self.kind in NUMERIC
 
 
 class Cells(NamedTuple, Generic[R]):
@@ -50,7 +30,7 @@ def cells_of(columns: Sequence[Column[R]]) -> list[Cells[R]]:
     """
     found = []
     for place, column in enumerate(columns):
-        kinds = "num " if column.is_numeric else ""
+        kinds = "num " if (column.kind in NUMERIC) else ""
         if column.kind in {"prose", "short", "id"}:
             kinds += f"{column.kind} "
         begin, end = Markup("<td"), Markup("</td>")
@@ -107,7 +87,7 @@ class Table(NamedTuple, Generic[R]):
             return f"-{column.key}"
         if self.sort == f"-{column.key}":
             return column.key
-        return f"-{column.key}" if column.is_numeric else column.key
+        return f"-{column.key}" if (column.kind in NUMERIC) else column.key
 
     def direction(self, column: Column[R]) -> str:
         """Return the value of `aria-sort`."""
@@ -141,7 +121,8 @@ def table(
     kept = [row for row in everything if _matches(search(row), needles)] if needles else everything
     keys = {column.key: column for column in columns}
     sort = order.sort if order.sort.removeprefix("-") in keys else default
-    _sort(kept, keys[sort.removeprefix("-")].value, is_descending=sort.startswith("-"))
+    value, is_descending = keys[sort.removeprefix("-")].value, sort.startswith("-")
+    kept = in_order(kept, value, is_descending=is_descending)
     size = order.size if order.size in PAGE_SIZES else SIZE_DEFAULT
     pages = max(1, -(-len(kept) // size))
     page = min(max(1, order.page), pages)
@@ -154,23 +135,3 @@ def table(
 def _matches(text: str, needles: Sequence[str]) -> bool:
     folded = text.casefold()
     return all(needle in folded for needle in needles)
-
-
-def _sort(rows: list[R], value: Callable[[R], Any], *, is_descending: bool) -> None:
-    known, unknown = [], []
-    for row in rows:
-        found = value(row)
-        if found is None or isinstance(found, Unknown | Unreachable):
-            unknown.append(row)
-        else:
-            known.append((_comparable(found), row))
-    known.sort(key=lambda pair: pair[0], reverse=is_descending)
-    rows[:] = [row for _, row in known] + unknown
-
-
-def _comparable(value: Any) -> tuple[int, Any]:
-    if isinstance(value, int | float):
-        return 0, value
-    if isinstance(value, list | tuple):
-        return 1, ", ".join(map(str, value)).casefold()
-    return 1, str(value).casefold()

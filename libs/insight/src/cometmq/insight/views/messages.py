@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of messages that wait: open transactions and delayed messages."""
+
+from typing import Annotated, Final
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_messages import HalfMessage
+from cometmq.client.clock import wall_ms
+from cometmq.client.message import MessageExt
+from cometmq.insight import times
+from cometmq.insight.changes.change import arg
+from cometmq.insight.delayed import Delayed, delay_ms, delay_texts, levels_at, waiting_at
+from cometmq.insight.transactions import asked_by_rocketmq, masters_of, open_at
+from cometmq.insight.views.view import Column, Facts, Found, View, address
+from cometmq.remoting.names import RETRY_PREFIX
+
+_Broker = Annotated[str | None, arg("Only those at this broker.", flags="-b --broker")]
+_Topic = Annotated[str | None, arg("Only messages for this topic.", flags="-t --topic")]
+_Max = Annotated[int, arg("Maximum number of rows.", flags="--max", ge=1, le=10_000)]
+
+
+def own_keys(message: MessageExt) -> list[str]:
+    """Return the keys that the producer has set."""
+    return [key for key in message.keys if key != message.message_id]
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+def place_of(half: HalfMessage) -> str:
+    """Return the position of a half message, by which it is found fastest."""
+    return f"{half.broker}:{half.offset}"
+
+
+class OpenTransactions(View, frozen=True, kw_only=True):
+    """List the open transactions of each broker, oldest first.
+
+    Half is the position of the half message, broker:offset; the other commands find a transaction
+    fastest by this position.
+
+    \\b
+    EXAMPLE
+      cometmq txn list
+    """
+
+    name = "transactions"
+    verb = "txn list"
+    sort = "stored"
+
+    broker: _Broker = None
+    group: Annotated[
+        str | None, arg("Only transactions of this producer group.", flags="-g --group")
+    ] = None
+    topic: _Topic = None
+    until: Annotated[
+        str | None, arg("Only messages stored before 2026-11-20T10:00Z, or 5m (ago).")
+    ] = None
+    count_max: _Max = 100
+
+    columns = (
+        Column("transaction", "Transaction", lambda it: it.message.message_id, "id",
+               link=lambda it: address("/transactions/one", id=place_of(it))),
+        Column("half", "Half", place_of),
+        Column("stored", "Stored", lambda it: it.message.store_timestamp, "moment"),
+        Column("age", "Open for", lambda it: (wall_ms() - it.message.store_timestamp) / 1_000,
+               "duration", is_page_only=True),
+        Column("group", "Group", lambda it: it.group, "id"),
+        Column("topic", "Topic", lambda it: it.topic, "id"),
+        Column("tag", "Tag", lambda it: it.message.tag, is_content=True),
+        Column("keys", "Keys", lambda it: own_keys(it.message), is_content=True),
+        Column("asked", "Asked", lambda it: asked_by_rocketmq(it) or None, "number",
+               help="How often RocketMQ's broker has asked; a txn-checker counts for itself",
+               is_page_only=True),
+    )  # fmt: skip
+
+    @classmethod
+    def topic_of(cls, row: HalfMessage) -> str:
+        """Return the topic to which its message goes."""
+        return row.topic
+
+    async def ask(self, facts: Facts) -> Found:
+        """Return the half messages."""
+        end_ms = times.parsed(self.until, now_ms=wall_ms()) if self.until else None
+        given = (self.group, self.topic, self.until, self.broker)
+        empty = "no open transaction matches" if any(given) else "no transaction is open"
+        found: list[HalfMessage] = []
+        for master in await masters_of(facts.admin, self.broker):
+            async for half in open_at(facts.admin, master):
+                is_early = end_ms is None or half.message.store_timestamp < end_ms
+                if (
+                    is_early
+                    and self.group in {None, half.group}
+                    and self.topic in {None, half.topic}
+                ):
+                    found.append(half)
+                    if len(found) > self.count_max:
+                        note = f"only the first {self.count_max:,} open are shown"
+                        return Found(found[:-1], [f"{note}: give --max or --until"])
+        return Found(found, (), empty)
+
+
+# -- delayed messages -----------------------------------------------------------------------------
+
+
+class DelayLevels(View, frozen=True, kw_only=True):
+    """List the delay levels in which messages wait, and how many."""
+
+    name = "delay-levels"
+    verb = "message delayed --levels"
+    sort = "delay"
+
+    broker: _Broker = None
+    level: Annotated[int | None, arg("Only this delay level.", ge=1)] = None
+
+    columns = (
+        Column("broker", "Broker", lambda it: it.broker),
+        Column("level", "Level", lambda it: it.level, "number",
+               link=lambda it: address("/delayed/level", broker=it.broker, level=it.level)),
+        Column("delay", "Delay", lambda it: it.delay_text or None),
+        Column("waiting", "Waiting", lambda it: it.waiting, "number"),
+    )  # fmt: skip
+
+    async def ask(self, facts: Facts) -> Found:
+        """Return the levels."""
+        masters = await masters_of(facts.admin, self.broker)
+        answers = await facts.admin.ask_each(masters, levels_at)
+        rows = [it for _, levels in answers for it in levels if self.level in {None, it.level}]
+        return Found(rows, (), "no message waits")
+
+
+def _stored(it: Delayed) -> str:
+    return address("/message", topic=it.topic, id=it.message.offset_message_id)
+
+
+def _recall(it: Delayed) -> str:
+    if it.topic.startswith(RETRY_PREFIX):
+        return ""
+    return address("/delayed/recall", message_id=it.message.message_id, topic=it.topic)
+
+
+class DelayedMessages(View, frozen=True, kw_only=True):
+    """List the delayed messages that wait, the next due first.
+
+    Failed messages wait here for their next attempt, too: their topic is %RETRY%GROUP. Recall one
+    with cometmq message recall.
+
+    \\b
+    EXAMPLES
+      cometmq message delayed --levels
+      cometmq message delayed -t orders --max 10
+    """
+
+    name = "delayed"
+    verb = "message delayed"
+    sort = "due"
+
+    broker: _Broker = None
+    level: Annotated[int | None, arg("Only messages in this delay level.", ge=1)] = None
+    topic: _Topic = None
+    count_max: _Max = 100
+
+    columns = (
+        Column("due", "Due", lambda it: it.due_ms, "moment", link=_stored),
+        Column("stored", "Stored", lambda it: it.message.store_timestamp, "moment"),
+        Column("broker", "Broker", lambda it: it.message.queue.broker_name),
+        Column("level", "Level", lambda it: it.level, "number"),
+        Column("topic", "Topic", lambda it: it.topic),
+        Column("tag", "Tag", lambda it: it.message.tag, is_content=True),
+        Column("bytes", "Bytes", lambda it: it.size, "size"),
+        Column("message_id", "Message id", lambda it: it.message.message_id),
+        Column("recall", "Change", lambda it: "Recall …" if _recall(it) else "",
+               link=_recall, needs="operator", is_page_only=True),
+    )  # fmt: skip
+
+    @classmethod
+    def topic_of(cls, row: Delayed) -> str:
+        """Return the topic to which the message goes."""
+        return row.topic
+
+    async def ask(self, facts: Facts) -> Found:
+        """Return the messages, without their bodies."""
+
+        async def at(master: BrokerAdmin) -> tuple[list[Delayed], bool]:
+            texts = await delay_texts(master)
+            found: list[Delayed] = []
+            is_cut = False
+            for it in await levels_at(master):
+                if self.level in {None, it.level}:
+                    delay = delay_ms(texts[it.level - 1] if it.level <= len(texts) else "")
+                    queue = await waiting_at(master, it.level, delay, self.count_max, self.topic)
+                    found += queue.messages
+                    is_cut |= queue.is_cut
+            return found, is_cut
+
+        masters = await masters_of(facts.admin, self.broker)
+        answers = await facts.admin.ask_each(masters, at)
+        found = sorted((it for _, (rows, _) in answers for it in rows), key=lambda it: it.order)
+        count = min(len(found), self.count_max)
+        is_cut = len(found) > count or any(is_cut for _, (_, is_cut) in answers)
+        notes = [f"more messages wait: the next {count:,} are shown"] if is_cut else []
+        empty = f"no message{f' for {self.topic}' if self.topic else ''} waits"
+        return Found(found[:count], notes, empty)
+
+
+VIEWS: Final = (OpenTransactions, DelayLevels, DelayedMessages)
