@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
-from cometmq.cli.hints.completion import complete_names
+from cometmq.cli.hints import complete_names
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from cometmq.cli import main as cli
-from cometmq.cli.hints.suggestions import SUGGESTIONS
+from cometmq.cli.hints import SUGGESTIONS
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS
 from cometmq.cli.programs.broker import IMPORTANT

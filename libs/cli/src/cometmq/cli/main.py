@@ -112,9 +112,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "top": CommandInfo(
         "cometmq.cli.operation.top", "Watch topics, groups and connections.", CLUSTER
     ),
-    "ha": CommandInfo("cometmq.cli.ha", "Control failover groups.", CLUSTER),
+    "ha": CommandInfo("cometmq.cli.operation.ha", "Control failover groups.", CLUSTER),
     "k8s": CommandInfo(
-        "cometmq.cli.k8s",
+        "cometmq.cli.operation.k8s",
         "Control a Kubernetes BrokerGroup.",
         CLUSTER,
         takes_global_options=False,

@@ -10,11 +10,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cometmq.cli import ha_status
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run
-from cometmq.cli.ha_status import GroupOptions, check_member, opened, report_of
 from cometmq.cli.lazy import App
+from cometmq.cli.operation import ha_status
+from cometmq.cli.operation.ha_status import GroupOptions, check_member, opened, report_of
 from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
