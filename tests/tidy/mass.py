@@ -18,7 +18,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIMITS: Final = ROOT / "tests/tidy/mass.json"
-GENERATED: Final = re.compile(r"_pb2(_grpc)?\.pyi?$")
+GENERATED: Final = re.compile(r"_pb2(_grpc)?\.pyi?$|^libs/client/.*\.pyi$")
 MEMBER: Final = re.compile(r"(?:libs|services)/[\w-]+|operator|spark")
 SKIPPED: Final = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 """Tokens that say nothing about the number of ideas."""

@@ -22,7 +22,7 @@ from cometmq.client import (
 )
 from cometmq.client.admin.broker import BrokerAdmin, parse_settings, render_settings
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.admin.recalls import find_waiting, recall
+from cometmq.client.admin.removals import find_waiting, recall
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.acl import AclAccount

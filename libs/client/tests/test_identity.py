@@ -6,7 +6,7 @@ import time
 import pytest
 
 from cometmq.client import ClientOptions
-from cometmq.client.identity import client_id_of, local_ip, unique_ids
+from cometmq.client.namespace import client_id_of, local_ip, unique_ids
 
 
 def test_a_client_id_has_all_its_parts() -> None:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from cometmq.client import AdminClient, BrokerMissing, InvalidArgument, Message, Producer
-from cometmq.client.identity import unique_ids
+from cometmq.client.namespace import unique_ids
 from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import MemoryBroker
@@ -15,7 +15,7 @@ from cometmq.remoting.message.ids import pack_host
 
 FORKING = """
 import os
-from cometmq.client.identity import unique_ids
+from cometmq.client.namespace import unique_ids
 from cometmq.client.settings import ClientOptions
 
 ids = unique_ids(ClientOptions(client_ip="127.0.0.1"))

@@ -232,7 +232,7 @@ async def test_without_any_broker_the_topic_is_not_to_blame(
         ):
             with pytest.raises(NoRoute, match=f"T has no route, because {fact}"):
                 await call()
-        (report,) = reports()
+        (report,) = await eventually(reports, what="a report")
         assert fact in report
         assert "create it" not in report
 

@@ -305,12 +305,12 @@ class ForgetfulBroker(FakeInstance):
         super().__init__()
         self.tables: dict[str, dict[int, int]] = {}
 
-    async def invoke(self, _address: str, _code: int, header: Any, **_: Any) -> Any:
+    async def invoke(self, _address: str, _code: int, header: Any, *_: Any, **__: Any) -> Any:
         table = self.tables.get(header.topic)
         await asyncio.sleep(0)
         if isinstance(header, QueryConsumerOffset):
             stored = (table or {}).get(header.queue_id, 0)
-            return SimpleNamespace(header=QueryConsumerOffsetReply(stored))
+            return SimpleNamespace(code=0, header=QueryConsumerOffsetReply(stored))
         if table is None:
             table = self.tables[header.topic] = {}
         table[header.queue_id] = header.commit_offset

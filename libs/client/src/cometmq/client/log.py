@@ -7,7 +7,7 @@ last resort therefore writes warnings and errors to standard error.
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -124,6 +124,52 @@ def _value(value: object) -> str:
     text = str(value)
     is_plain = bool(text) and text.isprintable() and " " not in text
     return text if is_plain else repr(text)
+
+
+class _Lasting(msgspec.Struct):
+    begin_ms: int
+    warned_ms: int | None = None
+
+
+class Reminders:
+    """Says when to warn of states that last: once they have lasted for a while, and then once per
+    interval.
+    """
+
+    def __init__(self, every_ms: int, *, clock_ms: Callable[[], int] = monotonic_ms) -> None:
+        self._every_ms = every_ms
+        self._clock_ms = clock_ms
+        self._states: dict[Hashable, _Lasting] = {}
+
+    def __contains__(self, state: object) -> bool:
+        return state in self._states
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tuple(self._states))
+
+    def is_due(self, state: Hashable, *, since_ms: int | None = None, after_ms: int = 0) -> bool:
+        """Return whether to warn now of a state that holds, since `since_ms` or the first call."""
+        now_ms = self._clock_ms()
+        found = self._states.get(state)
+        if found is None:
+            if len(self._states) >= _KINDS_MAX:
+                self._states.clear()
+            found = self._states[state] = _Lasting(now_ms if since_ms is None else since_ms)
+        last_ms, pause_ms = found.warned_ms, self._every_ms
+        if last_ms is None:
+            last_ms, pause_ms = found.begin_ms, after_ms
+        if now_ms - last_ms < pause_ms:
+            return False
+        found.warned_ms = now_ms
+        return True
+
+    def lasted_ms(self, state: Hashable) -> int:
+        """Return how long a state has held."""
+        return self._clock_ms() - self._states[state].begin_ms
+
+    def end(self, state: Hashable) -> bool:
+        """Forget a state; return whether it held."""
+        return self._states.pop(state, None) is not None
 
 
 class _Window(msgspec.Struct):

@@ -65,6 +65,16 @@ class BrokerCalls:
         self.name = name
         self._on_damage = on_damage
 
+    @classmethod
+    def of(
+        cls, instance: ClientInstance, broker_name: str, *, timeout_ms: int | None = None
+    ) -> Self:
+        """Return the master of a broker name or, while there is none, a slave."""
+        _, address = instance.routes.brokers.any_of(broker_name)
+        timeout_ms = timeout_ms or instance.options.api_timeout_ms
+        address = instance.channel(address)
+        return cls(instance.remoting, address, timeout_ms=timeout_ms, name=broker_name)
+
     async def invoke(
         self,
         code: Code,
@@ -108,16 +118,6 @@ END: Final = -1
 
 class BrokerConsumers(BrokerCalls):
     """Manages the consumer groups of one broker; each method sends one request code."""
-
-    @classmethod
-    def of(
-        cls, instance: ClientInstance, broker_name: str, *, timeout_ms: int | None = None
-    ) -> Self:
-        """Return the master of a broker name or, while there is none, a slave."""
-        _, address = instance.routes.brokers.any_of(broker_name)
-        timeout_ms = timeout_ms or instance.options.api_timeout_ms
-        address = instance.channel(address)
-        return cls(instance.remoting, address, timeout_ms=timeout_ms, name=broker_name)
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups of the broker that have a name."""

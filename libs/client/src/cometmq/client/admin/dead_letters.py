@@ -15,7 +15,6 @@ from cometmq.client.arguments import timestamp
 from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.routes import route_of, unsendable
 from cometmq.client.errors import InvalidArgument, NoRetries
-from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
     DamagedMessage,
     MessageExt,
@@ -26,6 +25,7 @@ from cometmq.client.message import (
     check_received,
     check_topic,
 )
+from cometmq.client.namespace import unique_ids
 from cometmq.client.settings import producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.pulled import damage_text

@@ -21,8 +21,7 @@ from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import Refreshes, RouteBook
 from cometmq.client.cluster.routes import MASTER_ID, Route
 from cometmq.client.errors import BrokerMissing, ClientStateError, InvalidArgument, NoNamesrv
-from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
-from cometmq.client.namespace import namespace_of
+from cometmq.client.namespace import DEFAULT_INSTANCE, client_id_of, namespace_of
 from cometmq.client.option_checks import POLL_INTERVAL_MS, with_own_names
 from cometmq.client.settings import ClientOptions
 from cometmq.client.turns import for_each

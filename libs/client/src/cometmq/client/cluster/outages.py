@@ -4,15 +4,15 @@
 Otherwise every pull, heartbeat and rebalance would log the same lost connection.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
-
-import msgspec
 
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import NoNamesrv, no_brokers_text
+from cometmq.client.log import Reminders
 from cometmq.remoting.errors import ConnectFailed, ConnectionLost, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
@@ -29,12 +29,6 @@ _BROKER_ADVICE: Final = (
     "or go to other brokers"
 )
 _NAMESRV_ADVICE: Final = "the client tries again, and keeps the routes that it knows"
-
-
-class _Outage(msgspec.Struct):
-    begin_ms: int
-    reported_ms: int
-    failed_count: int = 1
 
 
 class Outages:
@@ -58,29 +52,25 @@ class Outages:
         self.log = log
         self._groups = groups
         self._is_probed = is_probed
-        self._clock_ms = clock_ms
-        self._open: dict[str, _Outage] = {}
+        self._open = Reminders(REMIND_MS, clock_ms=clock_ms)
+        self._failed_counts: Counter[str] = Counter()
 
     def __contains__(self, peer: str) -> bool:
         return peer in self._open
 
     def __bool__(self) -> bool:
-        return bool(self._open)
+        return bool(self._failed_counts)
 
     def note(self, peer: str, error: Exception) -> None:
         """Begin an outage, or count one more failure and log a reminder if one is due."""
-        now_ms = self._clock_ms()
-        outage = self._open.get(peer)
-        facts: dict[str, object]
-        if outage is None:
-            self._open[peer] = _Outage(now_ms, now_ms)
-            facts = {"advice": _NAMESRV_ADVICE if peer == NAMESRV else _BROKER_ADVICE}
-        else:
-            outage.failed_count += 1
-            if now_ms - outage.reported_ms < REMIND_MS:
-                return
-            outage.reported_ms = now_ms
-            facts = self._extent(outage)
+        self._failed_counts[peer] += 1
+        if not self._open.is_due(peer):
+            return
+        facts: dict[str, object] = {
+            "advice": _NAMESRV_ADVICE if peer == NAMESRV else _BROKER_ADVICE
+        }
+        if self._failed_counts[peer] > 1:
+            facts = self._extent(peer)
         if peer == NAMESRV:
             self.log.warning("namesrv.unreachable", groups=self._names(), error=str(error), **facts)
         else:
@@ -90,23 +80,21 @@ class Outages:
 
     def end(self, peer: str) -> None:
         """End an outage, if there is one, and log that the server can be reached again."""
-        outage = self._open.pop(peer, None)
-        if outage is None:
+        if peer not in self._open:
             return
+        facts = {"groups": self._names(), **self._extent(peer)}
         if peer == NAMESRV:
-            self.log.info("namesrv.reachable", groups=self._names(), **self._extent(outage))
+            self.log.info("namesrv.reachable", **facts)
         else:
-            self.log.info(
-                "broker.reachable", peer=peer, groups=self._names(), **self._extent(outage)
-            )
+            self.log.info("broker.reachable", peer=peer, **facts)
+        self._forget(peer)
 
     def keep_only(self, addresses: Collection[str]) -> None:
         """End the outages of brokers that are no longer in any route."""
-        for peer in self._open.keys() - {NAMESRV, *addresses}:
-            outage = self._open.pop(peer)
-            self.log.info(
-                "broker.forgotten", peer=peer, groups=self._names(), **self._extent(outage)
-            )
+        for peer in {*self._open} - {NAMESRV, *addresses}:
+            facts = {"groups": self._names(), **self._extent(peer)}
+            self.log.info("broker.forgotten", peer=peer, **facts)
+            self._forget(peer)
 
     def failed(self, event: str, error: Exception, /, **facts: object) -> None:
         """Log a failed step as a warning, or at debug level if an outage explains it."""
@@ -120,9 +108,8 @@ class Outages:
             return NAMESRV in self._open
         if not isinstance(error, TransportError):
             return False
-        outage = self._open.get(error.address)
-        if outage is not None:
-            outage.failed_count += 1
+        if error.address in self._open:
+            self._failed_counts[error.address] += 1
             return True
         # The heartbeat that follows a lost connection begins an outage or reconnects silently.
         return isinstance(error, ConnectFailed | ConnectionLost) and self._is_probed(error.address)
@@ -130,9 +117,13 @@ class Outages:
     def _names(self) -> str:
         return ",".join(self._groups())
 
-    def _extent(self, outage: _Outage) -> dict[str, object]:
-        ms = self._clock_ms() - outage.begin_ms
-        return {"down_s": round(ms / 1000, 1), "failed_count": outage.failed_count}
+    def _extent(self, peer: str) -> dict[str, object]:
+        down_s = round(self._open.lasted_ms(peer) / 1000, 1)
+        return {"down_s": down_s, "failed_count": self._failed_counts[peer]}
+
+    def _forget(self, peer: str) -> None:
+        self._open.end(peer)
+        del self._failed_counts[peer]
 
 
 UNKNOWN_GRACE_MS: Final = 3_000
@@ -152,10 +143,7 @@ class TopicReports:
         self._namesrv = namesrv
         self._wanted = wanted
         self._log = log
-        self._unknown_due_ms: dict[str, int] = {}
-        """When the next warning about a missing topic is due."""
-        self._unreadable_due_ms: dict[str, int] = {}
-        """When the next warning about a topic without a readable queue is due."""
+        self._unknown, self._unreadable = Reminders(REPORT_AGAIN_MS), Reminders(REPORT_AGAIN_MS)
 
     async def looked_up(self, topic: str, route: Route | None) -> None:
         """Report a topic that is missing or cannot be read.
@@ -165,39 +153,28 @@ class TopicReports:
         if topic.startswith("%") or topic not in self._wanted():
             return
         if route is None:
-            await self._unknown(topic)
+            if self._unknown.is_due(topic, after_ms=UNKNOWN_GRACE_MS):
+                await self._report_unknown(topic)
             return
-        self._unknown_due_ms.pop(topic, None)
+        self._unknown.end(topic)
         if route.subscribe_queues:
-            self._unreadable_due_ms.pop(topic, None)
-        else:
-            self._unreadable(route)
+            self._unreadable.end(topic)
+        elif self._unreadable.is_due(topic):
+            self._report_unreadable(route)
 
-    async def _unknown(self, topic: str) -> None:
-        now_ms = monotonic_ms()
-        due_ms = self._unknown_due_ms.get(topic)
-        if due_ms is not None and now_ms < due_ms:
-            return
-        self._unknown_due_ms[topic] = now_ms + REPORT_AGAIN_MS
+    async def _report_unknown(self, topic: str) -> None:
+        advice = (
+            f"create it: {command('topic create', topic)} (or send to it, where brokers have "
+            "autoCreateTopicEnable)"
+        )
         if not await self._namesrv.has_brokers():
             advice = no_brokers_text(self._namesrv.addresses)
-        elif due_ms is None:
-            self._unknown_due_ms[topic] = now_ms + UNKNOWN_GRACE_MS
-            return
-        else:
-            advice = (
-                f"create it: {command('topic create', topic)} (or send to it, where brokers have "
-                "autoCreateTopicEnable)"
-            )
         self._log.warning(
             "topic.unknown", topic=topic, advice=f"{advice}; the consumer waits for it"
         )
 
-    def _unreadable(self, route: Route) -> None:
-        topic, now_ms = route.topic, monotonic_ms()
-        if now_ms < self._unreadable_due_ms.get(topic, now_ms):
-            return
-        self._unreadable_due_ms[topic] = now_ms + REPORT_AGAIN_MS
+    def _report_unreadable(self, route: Route) -> None:
+        topic = route.topic
         self._log.warning(
             "topic.unreadable",
             topic=topic,

@@ -16,10 +16,9 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client
 from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed, shown
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
-from cometmq.client.identity import unique_ids
 from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult, check_group, check_topic
-from cometmq.client.namespace import namespace_of
+from cometmq.client.namespace import namespace_of, unique_ids
 from cometmq.client.option_checks import checked
 from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.settings import ProducerOptions

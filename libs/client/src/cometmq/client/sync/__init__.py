@@ -14,8 +14,13 @@ from cometmq.client.sync.clients import (
     Transaction,
 )
 from cometmq.client.sync.loop import SyncClient, loop_thread
-from cometmq.client.sync.signals import on_signal, until_signal
-from cometmq.client.sync.special import AdminClient, ScheduledPull, TransactionProducer
+from cometmq.client.sync.special import (
+    AdminClient,
+    ScheduledPull,
+    TransactionProducer,
+    on_signal,
+    until_signal,
+)
 
 __all__ = [
     "AdminClient",

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking clients for transactions, scheduled pulls and administrators."""
+"""The blocking clients for transactions, scheduled pulls and administrators, and the wait for
+signals.
+"""
 
 import asyncio
 import contextvars
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from cometmq import client
@@ -31,6 +36,7 @@ from cometmq.client.produce.transactions import (
 )
 from cometmq.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
 from cometmq.client.settings import ClientOptions, PullOptions, TransactionOptions
+from cometmq.client.signals import END_SIGNALS, handled
 from cometmq.client.sync.clients import Producer, PullConsumer, Transaction
 from cometmq.client.sync.loop import Lifecycle, SyncClient
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -238,3 +244,25 @@ def _call_of(name: str) -> str:
         return f"`admin.call(lambda a: {_SERVERS[name]})`"
     way = "iterate" if inspect.isasyncgenfunction(member) else "call"
     return f"`admin.{way}(lambda a: a.{name}(...))`"
+
+
+def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
+    """Wait for a signal that asks the process to stop."""
+    # A signal handler must not set an Event whose `wait` it interrupts, as both take the same lock.
+    told: SimpleQueue[None] = SimpleQueue()
+    with on_signal(lambda: told.put(None), signals=signals):
+        told.get()
+
+
+@contextmanager
+def on_signal(
+    callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
+) -> Iterator[None]:
+    """Call a function on the main thread when a signal arrives, instead of taking the default
+    action.
+
+    A second signal of the same kind takes the default action. The function must not block, because
+    it interrupts the main thread at any point, possibly inside a client call.
+    """
+    with handled(signals, callback):
+        yield

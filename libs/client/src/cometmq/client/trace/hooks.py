@@ -10,9 +10,8 @@ from typing import Final
 from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.hooks import ConsumeContext, EndContext, MessageKind, SendContext
-from cometmq.client.identity import unique_ids
 from cometmq.client.message import Message, MessageExt, SendStatus
-from cometmq.client.namespace import NO_NAMESPACE, without_namespace
+from cometmq.client.namespace import NO_NAMESPACE, unique_ids, without_namespace
 from cometmq.client.settings import AccessChannel, ClientOptions, ConsumerOptions, ProducerOptions
 from cometmq.client.trace import (
     EndTransaction,

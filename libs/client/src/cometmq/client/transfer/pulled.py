@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.log import Reminders
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
@@ -90,7 +91,6 @@ def missing_text(
 class _Missing(msgspec.Struct):
     gaps: list[range] = []
     more_count: int = 0
-    reported_ms: int | None = None
 
 
 class MissingMessages:
@@ -105,7 +105,7 @@ class MissingMessages:
     ) -> None:
         self._log = log
         self._may_be_filtered = may_be_filtered
-        self._clock_ms = clock_ms
+        self._due = Reminders(REPORT_EVERY_MS, clock_ms=clock_ms)
         self._queues: dict[MessageQueue, _Missing] = {}
 
     def note(self, queue: MessageQueue, gaps: Iterable[range]) -> None:
@@ -122,15 +122,13 @@ class MissingMessages:
 
     def check(self, queue: MessageQueue) -> None:
         found = self._queues.get(queue)
-        if found is not None and found.gaps:
-            now_ms = self._clock_ms()
-            if found.reported_ms is None or now_ms - found.reported_ms >= REPORT_EVERY_MS:
-                self._report(queue, found)
-                found.reported_ms = now_ms
+        if found is not None and found.gaps and self._due.is_due(queue):
+            self._report(queue, found)
 
     def forget(self, queue: MessageQueue) -> None:
         """Log the last gaps of a queue that is no longer read."""
         found = self._queues.pop(queue, None)
+        self._due.end(queue)
         if found is not None and found.gaps:
             self._report(queue, found)
 

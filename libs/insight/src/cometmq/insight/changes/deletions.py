@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.groups import check_disconnected
-from cometmq.client.admin.trims import Before, Trim, carry_out, plan_trim
+from cometmq.client.admin.removals import Before, Trim, carry_out, plan_trim
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.insight import times

@@ -10,7 +10,7 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_messages import HalfMessage, HalfState
 from cometmq.client.admin.dead_letters import running_replays
-from cometmq.client.admin.recalls import find_waiting, recall
+from cometmq.client.admin.removals import find_waiting, recall
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRetries, NoRoute, NotWritable
 from cometmq.insight import times

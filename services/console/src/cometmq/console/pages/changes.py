@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.admin.recalls import NotWaiting
+from cometmq.client.admin.removals import NotWaiting
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.login.roles import Role
 from cometmq.console.web.action import TICKED, Action, Field, Form

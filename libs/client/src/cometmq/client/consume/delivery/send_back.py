@@ -7,9 +7,9 @@ import msgspec
 
 from cometmq.client.clock import TimeLimit
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.identity import unique_ids
 from cometmq.client.listener import DEAD_LETTER_LEVEL
 from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.client.namespace import unique_ids
 from cometmq.client.settings import PullOptions, PushOptions, producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender

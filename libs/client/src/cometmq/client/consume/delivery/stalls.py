@@ -14,10 +14,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.listener import AnyCaller
+from cometmq.client.log import Reminders
 from cometmq.remoting.log import Log
 
 CHECK_MS: Final = 1_000
@@ -37,11 +36,6 @@ _BLOCKED_ADVICE: Final = (
 )
 
 
-class _State(msgspec.Struct):
-    begin_ms: int
-    reported_ms: int
-
-
 class Stalls:
     """Watches the listener of one consumer."""
 
@@ -58,7 +52,7 @@ class Stalls:
         self._stuck_ms = stuck_ms
         self._log = log
         self._clock_ms = clock_ms
-        self._states: dict[str, _State] = {}
+        self._due = Reminders(REMIND_MS, clock_ms=clock_ms)
         self._due_ms = 0
 
     async def run(self) -> None:
@@ -101,33 +95,28 @@ class Stalls:
             self._report("listener.stuck", oldest_ms, advice=_STUCK_ADVICE)
 
     def _report(self, event: str, since_ms: int, **more: object) -> None:
-        now_ms, state = self._clock_ms(), self._states.get(event)
-        if state is None:
-            self._states[event] = _State(since_ms, now_ms)
-        elif now_ms - state.reported_ms < REMIND_MS:
+        if not self._due.is_due(event, since_ms=since_ms):
             return
-        else:
-            state.reported_ms, since_ms = now_ms, state.begin_ms
         listener = self._listener
         self._log.warning(
             event,
             group=listener.group,
             listener=listener.name,
             running_count=len(listener.begins_ms),
-            seconds=_seconds(now_ms - since_ms),
+            seconds=_seconds(self._due.lasted_ms(event)),
             **more,
         )
 
     def _end(self, event: str) -> None:
-        state = self._states.pop(event, None)
-        if state is not None:
+        if event in self._due:
             self._log.info(
                 "listener.works_again",
                 group=self._listener.group,
                 listener=self._listener.name,
                 after=event,
-                lasted_s=_seconds(self._clock_ms() - state.begin_ms),
+                lasted_s=_seconds(self._due.lasted_ms(event)),
             )
+            self._due.end(event)
 
 
 def _seconds(ms: int) -> float:

@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.queues.parts import ConsumerParts
+from cometmq.client.log import Reminders
 from cometmq.client.turns import Wakeup
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -63,8 +64,7 @@ class Agreement:
         self._changed = Wakeup()
         self._round = 0
         self._compared_ms: int | None = None
-        self._told: dict[tuple[str, ...], int] = {}
-        """When we last warned about a difference."""
+        self._due = Reminders(REPEAT_MS)
 
     def changed(self) -> None:
         """Compare soon, because members or subscriptions may have changed."""
@@ -140,7 +140,7 @@ class Agreement:
         ]
 
     def _warn_of_model(self, theirs: str, others: str) -> None:
-        if self._is_told((theirs,)):
+        if not self._due.is_due(theirs):
             return
         self._instance.log.warning(
             "group.mixed",
@@ -153,7 +153,7 @@ class Agreement:
         )
 
     def _warn_of_subscription(self, topic: str, ours: str, theirs: str, others: str) -> None:
-        if self._is_told((topic, ours, theirs)):
+        if not self._due.is_due((topic, ours, theirs)):
             return
         self._instance.log.warning(
             "subscription.mismatched",
@@ -165,15 +165,6 @@ class Agreement:
             other_wants=theirs,
             advice=_SUBSCRIPTION_ADVICE,
         )
-
-    def _is_told(self, difference: tuple[str, ...]) -> bool:
-        """Return whether we have recently warned about this difference; if not, record it."""
-        now_ms = monotonic_ms()
-        self._told = {one: at_ms for one, at_ms in self._told.items() if now_ms - at_ms < REPEAT_MS}
-        if difference in self._told:
-            return True
-        self._told[difference] = now_ms
-        return False
 
 
 def _words(wanted: SubscriptionData | None) -> str:

@@ -18,10 +18,10 @@ from typing import Final, Protocol, TypeVar
 from cometmq.client.admin.broker_consumers import BrokerConsumers
 from cometmq.client.application_calls import Failures, original
 from cometmq.client.arguments import whole
-from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.owned import TOPICS_AT_ONCE
 from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.errors import InvalidArgument, shown
+from cometmq.client.log import Reminders
 from cometmq.client.turns import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import (
@@ -229,8 +229,7 @@ class Assigner:
         self._interval_ms = parts.options.rebalance_interval_ms
         # A broadcasting member takes all queues.
         self._strategy = None if parts.is_broadcasting else strategy
-        self._duplicate_since_ms: int | None = None
-        self._duplicate_logged_ms: int | None = None
+        self._duplicates = Reminders(DUPLICATE_REMIND_MS)
 
     async def shares(self, topics: Iterable[str]) -> tuple[dict[str, list[MessageQueue]], bool]:
         """Compute our shares; return those that are known, and False if a retry is needed soon."""
@@ -268,7 +267,7 @@ class Assigner:
         if client_ids.count(self._instance.client_id) > 1:
             self._client_id_duplicated()
         else:
-            self._duplicate_since_ms = None
+            self._duplicates.end(self._group)
         try:
             with Failures():
                 mine = self._strategy.allocate(self._instance.client_id, queues, client_ids)
@@ -309,14 +308,8 @@ class Assigner:
 
         Compatibility: the share is computed as in Java, which does not warn.
         """
-        now_ms, logged_ms = monotonic_ms(), self._duplicate_logged_ms
-        if self._duplicate_since_ms is None:
-            self._duplicate_since_ms = now_ms
-        if now_ms - self._duplicate_since_ms < self._interval_ms:
+        if not self._duplicates.is_due(self._group, after_ms=self._interval_ms):
             return
-        if logged_ms is not None and now_ms - logged_ms < DUPLICATE_REMIND_MS:
-            return
-        self._duplicate_logged_ms = now_ms
         self._instance.log.warning(
             "client_id.duplicated",
             group=self._group,
