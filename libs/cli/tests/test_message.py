@@ -218,7 +218,8 @@ def test_delayed_messages_are_listed_by_due_time(ask, topic):
     assert cut.err == "cometmq: more messages wait: the next 1 are shown\n"
     none = ask("message", "delayed", "-t", f"{topic}-none")
     assert none.err == f"cometmq: no message for {topic}-none waits\n"
-    ask("message", "delayed", "--levels", "-t", topic).assert_refused(2, "message delayed --levels has no --topic")
+    refused = ask("message", "delayed", "--levels", "-t", topic)
+    refused.assert_refused(2, "message delayed --levels has no --topic")
     ask("message", "delayed", "-b", "nobody").assert_refused(1, "there is no master nobody")
 
 

@@ -27,7 +27,16 @@ from cometmq.cli.option_sets import with_parameters
 from cometmq.cli.outcome import DAMAGES
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.client.errors import ClientError
-from cometmq.insight.changes.change import Argument, Change, Done, Plan, Risk, Rows, arguments
+from cometmq.insight.changes.change import (
+    Argument,
+    Change,
+    Declared,
+    Done,
+    Plan,
+    Risk,
+    Rows,
+    arguments,
+)
 
 Around = Callable[[Plan, Any, Mapping[str, Any]], AbstractAsyncContextManager[None]]
 """Returns the context in which the plan of a change is carried out, with the values of options."""
@@ -43,27 +52,40 @@ def add_changes(app: typer.Typer, kinds: Iterable[type[Change]], **around: Aroun
 
 def verb_of(kind: type[Change], around: Around | None = None) -> Callable[..., None]:
     """Return the function of a verb, as Typer reads it."""
-    named = arguments(kind)
-    asks = kind.risk is not Risk.LOW
-
-    def run(**values: Any) -> None:
-        given = {it.name: value_of(it, values) for it in named}
-        change = kind(**{name: it for name, it in given.items() if it is not msgspec.NODEFAULT})
-        carry_out(change, values, around)
-
-    parameters = [one for it in named for one in parameters_of(it)]
     options = {
         "namesrv": (Namesrv, DEFAULT_NAMESRV),
-        "yes": (Yes if asks else None, False),
-        "force": (Annotated[bool, typer.Option("--force", help=kind.forced)], False),
+        **({} if kind.risk is Risk.LOW else {"yes": (Yes, False)}),
+        **({"force": (_force(kind.forced), False)} if kind.forced else {}),
         "dry_run": (DryRunOption, False),
         "as_json": (AsJson, False),
     }
+    return command_of(kind, options, lambda it, values: carry_out(it, values, around))
+
+
+def _force(text: str) -> Any:
+    return Annotated[bool, typer.Option("--force", help=text)]
+
+
+def command_of(
+    kind: type[Declared],
+    options: Mapping[str, tuple[Any, Any]],
+    run: Callable[[Any, dict[str, Any]], None],
+) -> Callable[..., None]:
+    """Return a function, as Typer reads it, whose options are the arguments of `kind` and
+    `options`, with their annotations and defaults; it calls `run` with what is asked for, and the
+    values of all options.
+    """
+    named = arguments(kind)
+
+    def call(**values: Any) -> None:
+        given = {it.name: value_of(it, values) for it in named}
+        run(kind(**{name: it for name, it in given.items() if it is not msgspec.NODEFAULT}), values)
+
+    parameters = [one for it in named for one in parameters_of(it)]
     for name, (hint, default) in options.items():
-        if hint is not None and (name != "force" or kind.forced):
-            parameters.append(inspect.Parameter(name, KEYWORD, default=default, annotation=hint))
-    run.__doc__ = kind.__doc__
-    return with_parameters(run, parameters)
+        parameters.append(inspect.Parameter(name, KEYWORD, default=default, annotation=hint))
+    call.__doc__ = kind.__doc__
+    return with_parameters(call, parameters)
 
 
 def parameters_of(it: Argument) -> list[inspect.Parameter]:

@@ -22,14 +22,11 @@ from cometmq.cli.mcp.tool import (
 )
 from cometmq.cli.verbs.messages import find_by_id
 from cometmq.client.admin.broker_messages import FOREVER_MS
-from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.insight.browsing import Wanted, browse
-from cometmq.insight.changes.replays import Choice
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import Life, life_of
-from cometmq.insight.model import Unknown, known
 
 CHARS: Final = 2_000
 LIMIT: Final = 10
@@ -112,89 +109,9 @@ async def _life(session: Session, wanted: MessageNamed) -> Life:
     return await life_of(session.reader, found[0])
 
 
-# -- dead letters ---------------------------------------------------------------------------------
-
-
-class Selection(Arguments, frozen=True, kw_only=True):
-    """Which dead letters of a group; empty texts select all."""
-
-    tag: Text = ""
-    key: Text = ""
-    origin: Annotated[Text, said("Only those that were first sent to this topic.")] = ""
-    id: Text = ""
-    since: Moment = ""
-    until: Moment = ""
-
-
-def choice(wanted: Selection, count_max: int | None) -> Choice:
-    """Return the choice that a selection makes; ages count from now."""
-    return Choice(
-        wanted.tag or None,
-        wanted.key or None,
-        wanted.origin or None,
-        frozenset({wanted.id}) if wanted.id else None,
-        time_of(wanted.since),
-        time_of(wanted.until),
-        count_max,
-    )
-
-
-class DeadLettersWanted(Selection, frozen=True, kw_only=True):
-    """Without a group, the groups that have dead letters."""
-
-    group: Text = ""
-    limit: Limit = LIMIT
-    chars: Chars = CHARS
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that its group gave up on."""
-
-    origin_topic: str
-    origin_message_id: str
-    message: MessageView
-
-
-class DeadGroup(msgspec.Struct, frozen=True):
-    """A group with dead letters."""
-
-    group: str
-    dead_letters: int | Unknown
-
-
-class DeadLetters(msgspec.Struct, frozen=True):
-    """The groups with dead letters, or the dead letters of one group."""
-
-    groups: Sequence[DeadGroup]
-    messages: Sequence[DeadLetter]
-    has_more: bool
-    """Whether `limit` left some out."""
-
-
-async def _dead_letters(session: Session, wanted: DeadLettersWanted) -> DeadLetters:
-    if not wanted.group:
-        snapshot = await session.snapshot()
-        rows = [
-            DeadGroup(it.name, it.dead_letters)
-            for it in known(snapshot.groups)
-            if isinstance(it.dead_letters, Unknown) or it.dead_letters
-        ]
-        return DeadLetters(rows[: wanted.limit], [], has_more=len(rows) > wanted.limit)
-    chosen = choice(wanted, wanted.limit + 1)
-    found = [it async for it in chosen.read(session.reader, wanted.group)]
-    letters = found[: wanted.limit]
-    messages = [
-        DeadLetter(origin_topic(it), origin_message_id(it), view)
-        for it, view in zip(letters, await message_views(letters, wanted.chars), strict=True)
-    ]
-    return DeadLetters([], messages, has_more=len(found) > wanted.limit)
-
-
 TOOLS: Final = (
     Tool("messages", "Messages of a topic by id, key, offset or time, or the newest ones, with"
          " decoded bodies. No group's progress changes.", MessagesWanted, Messages, _messages),
     Tool("message_life", "What happened to one message: stored, copied, read by which group,"
          " retried, dead, replayed.", MessageNamed, Life, _life),
-    Tool("dead_letters", "Groups with dead letters, or the dead letters of one group.",
-         DeadLettersWanted, DeadLetters, _dead_letters),
 )  # fmt: skip

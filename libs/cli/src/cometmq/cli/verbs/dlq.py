@@ -13,83 +13,36 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 import typer
 
-from cometmq.cli.changes import add_changes
+from cometmq.cli.changes import add_changes, command_of
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lazy import App
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
-from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import (
     STDOUT,
     AsJson,
     Cell,
     print_facts,
-    print_json,
     print_notes,
     print_rows,
 )
 from cometmq.cli.say import say
+from cometmq.cli.views import add_view
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import origin_topic
-from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
-from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.changes.change import Plan
 from cometmq.insight.changes.messages import ReplayDeadLetters, no_such_id, nothing_matched
-from cometmq.insight.changes.replays import Choice, Replayed, as_object
-from cometmq.insight.life import replays_of
-from cometmq.insight.model import Unknown
+from cometmq.insight.changes.replays import Choice, Replayed, Selection, as_object
+from cometmq.insight.views.messages import DeadLetters
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
-COLUMNS: Final = (
-    "Died", "Sent again", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Body", "Deliveries",
-    "Message id",
-)  # fmt: skip
-BODY_CHARS: Final = 60
-"""The number of characters of a body that `show` prints."""
 AGAIN: Final = "the same command would begin again, and send those that were sent, too"
 app = App("List, show, export and replay the dead letters of consumer groups.")
-
-Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="At most N messages.")]
-
-
-class Selection(OptionSet, frozen=True, kw_only=True):
-    """The options that select some of a group's dead letters."""
-
-    tag: Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")] = None
-    key: Annotated[
-        str | None,
-        typer.Option("--key", help="Only those with this key."),
-    ] = None
-    origin: Annotated[
-        str | None, typer.Option("--origin", help="Only those first sent to this topic.")
-    ] = None
-    ids: Annotated[
-        list[str] | None,
-        typer.Option("--id", help="Only this id; may be repeated."),
-    ] = None
-    since: Annotated[
-        str | None,
-        typer.Option("--since", help="Only since 90m ago, or 2026-11-20T10:00Z."),
-    ] = None
-    until: Annotated[
-        str | None, typer.Option("--until", help="Only those that became dead letters before.")
-    ] = None
-
-
-def chosen(options: Selection, count_max: int | None) -> Choice:
-    """Return the choice that these options make; relative times count from now."""
-    now_ms = wall_ms()
-    begin_ms = None if options.since is None else times.parsed(options.since, now_ms=now_ms)
-    end_ms = None if options.until is None else times.parsed(options.until, now_ms=now_ms)
-    ids = frozenset(options.ids) if options.ids else None
-    return Choice(options.tag, options.key, options.origin, ids, begin_ms, end_ms, count_max)
 
 
 @app.command("list")
@@ -132,85 +85,10 @@ def list_groups(
     print_rows(columns, rows, as_json=as_json, empty=empty)
 
 
-@app.command()
-def show(  # one parameter per option
-    group: Group,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    selection: Selection,
-    count_max: Max = 100,
-    as_json: AsJson = False,
-) -> None:
-    """Show the dead letters of a group; --json includes whole bodies and properties.
-
-    Sent again says when a replay last sent the message to the group. Only the newest 100 dead
-    letters are looked up; the older ones show unknown.
-
-    RocketMQ's protocol carries no error with a dead letter: the consumer's log says why its
-    listener failed. `cometmq dlq replay` sends them again.
-
-    \b
-    EXAMPLE
-      cometmq dlq show billing --since 1d
-    """
-
-    more: list[MessageExt] = []
-
-    async def question(admin: AdminClient) -> list[tuple[MessageExt, int | Unknown]]:
-        choice = chosen(selection, None if count_max is None else count_max + 1)
-        if not await _has_dead_letters(admin, group):
-            return []
-        found = [message async for message in choice.read(admin, group)]
-        _note_if_none(group, choice, len(found))
-        more[:] = found[count_max:] if count_max is not None else []
-        found = sorted(found[:count_max], key=lambda it: it.store_timestamp)  # not by queue
-        return list(zip(found, await replays_of(admin, group, found), strict=True))
-
-    letters = ask(namesrv, question)
-    notes = [f"only {count_max:,} dead letters are shown: give --max, --since or --key"]
-    if as_json:
-        print_json([as_object(it) | {"replayed_ms": _known(at_ms)} for it, at_ms in letters])
-        print_notes(notes if more else [])
-        return
-    rows: list[list[Cell]] = [
-        [
-            times.shown(message.store_timestamp),
-            "unknown" if isinstance(at_ms, Unknown) else times.shown(at_ms),
-            f"{message.queue.broker_name}:{message.queue.queue_id}",
-            message.queue_offset,
-            origin_topic(message),
-            message.tag,
-            " ".join(message.keys),
-            _beginning(message.body),
-            message.reconsume_times,
-            message.message_id,
-        ]
-        for message, at_ms in letters
-    ]
-    print_rows(COLUMNS, rows, as_json=False)
-    print_notes(notes if more else [])
+add_view(app, DeadLetters)
 
 
-def _known(at_ms: int | Unknown) -> int | None:
-    return None if isinstance(at_ms, Unknown) else at_ms
-
-
-def _beginning(body: bytes) -> str:
-    """Return the beginning of a body as text on one line."""
-    text = " ".join(body[: 4 * BODY_CHARS].decode(errors="replace").split())
-    return text if len(text) <= BODY_CHARS else f"{text[:BODY_CHARS]}..."
-
-
-@app.command()
-def export(  # one parameter per option
-    group: Group,
-    file: Annotated[str, typer.Argument(help="File of JSON lines; - is standard output.")] = STDOUT,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    selection: Selection,
-    count_max: Max = None,
-    yes: Yes = False,
-) -> None:
+class Export(Selection, frozen=True, kw_only=True):
     """Write dead letters of a group to a file that `produce --json-lines` can send.
 
     Asks before it overwrites a file. To send a message again with another body, edit its line, and
@@ -222,12 +100,16 @@ def export(  # one parameter per option
       cometmq produce orders --json-lines -f dead.jsonl
     """
 
+
+def _export(selection: Export, options: dict[str, Any]) -> None:
+    group, file, count_max = selection.group, options["file"], options["count_max"]
+
     async def question(admin: AdminClient) -> int:
-        choice = chosen(selection, count_max)
+        choice = selection.chosen(count_max)
         count = 0
         is_any = await _has_dead_letters(admin, group)  # fails before the file is created
         if file != STDOUT and has_content(Path(file)):
-            await confirm(f"Overwrite {file}?", is_confirmed=yes)
+            await confirm(f"Overwrite {file}?", is_confirmed=options["yes"])
         with _opened(file) as out:
             if not is_any:
                 return 0
@@ -238,9 +120,18 @@ def export(  # one parameter per option
         _note_if_none(group, choice, count)
         return count
 
-    count = ask(namesrv, question)
+    count = ask(options["namesrv"], question)
     if file != STDOUT:
         print_facts({"group": group, "messages": count, "file": file}, as_json=False)
+
+
+_FILE: Final = Annotated[str, typer.Argument(help="File of JSON lines; - is standard output.")]
+_MAX: Final = Annotated[int | None, typer.Option("--max", min=1, help="At most N messages.")]
+_EXPORT: Final[dict[str, Any]] = {
+    "file": (_FILE, STDOUT), "namesrv": (Namesrv, DEFAULT_NAMESRV), "count_max": (_MAX, None),
+    "yes": (Yes, False),
+}  # fmt: skip
+app.command("export")(command_of(Export, _EXPORT, _export))
 
 
 @asynccontextmanager

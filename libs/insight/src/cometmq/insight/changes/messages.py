@@ -11,7 +11,6 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_messages import HalfMessage, HalfState
 from cometmq.client.admin.dead_letters import running_replays
 from cometmq.client.admin.removals import find_waiting, recall
-from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRetries, NoRoute, NotWritable
 from cometmq.insight import times
 from cometmq.insight.changes.change import (
@@ -20,7 +19,6 @@ from cometmq.insight.changes.change import (
     Change,
     Consequence,
     Done,
-    Group,
     Link,
     Plan,
     Risk,
@@ -29,7 +27,7 @@ from cometmq.insight.changes.change import (
     warn,
 )
 from cometmq.insight.changes.groups import known_group
-from cometmq.insight.changes.replays import Choice, Pace, Replay, Replayed, replays_text
+from cometmq.insight.changes.replays import Choice, Pace, Replay, Replayed, Selection, replays_text
 from cometmq.insight.transactions import check_now, end_undecided, facts_of, find_transaction
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError
@@ -42,7 +40,7 @@ BROKEN_SHOWN: Final = 20
 _TEXT: Final = {"max_length": 255}
 
 
-class ReplayDeadLetters(Change, frozen=True, kw_only=True):
+class ReplayDeadLetters(Selection, Change, frozen=True, kw_only=True):
     """Resend the dead letters of a group to it; asks for confirmation.
 
     Those that were replayed before are left out (a dry run looks up the first 1,000). Messages keep
@@ -59,15 +57,6 @@ class ReplayDeadLetters(Change, frozen=True, kw_only=True):
     needs = "operator"
     is_long = True
 
-    group: Group
-    tag: Annotated[str | None, arg("Only those with this tag.", **_TEXT)] = None
-    key: Annotated[str | None, arg("Only those with this key.", **_TEXT)] = None
-    origin: Annotated[str | None, arg("Only those first sent to this topic.", **_TEXT)] = None
-    ids: Annotated[
-        tuple[str, ...], arg("Only this id; may be repeated.", "Only this id", flags="--id")
-    ] = ()
-    since: Annotated[str | None, arg("Only since 90m ago, or 2026-11-20T10:00Z.", **_TEXT)] = None
-    until: Annotated[str | None, arg("Only those that became dead letters before.", **_TEXT)] = None
     count_max: Annotated[
         int | None, arg("At most N messages.", "Messages, at most", flags="--max", ge=1)
     ] = None
@@ -84,13 +73,7 @@ class ReplayDeadLetters(Change, frozen=True, kw_only=True):
     @property
     def choice(self) -> Choice:
         """The selection; relative times count from now."""
-        now_ms = wall_ms()
-        begin_ms, end_ms = (
-            times.parsed(it, now_ms=now_ms) if it else None for it in (self.since, self.until)
-        )
-        ids = frozenset(self.ids) or None
-        given = (self.tag or None, self.key or None, self.origin or None)
-        return Choice(*given, ids, begin_ms, end_ms, self.count_max)
+        return self.chosen(self.count_max)
 
     def rest(self, left: Collection[str]) -> "ReplayDeadLetters | None":
         """Return the change that sends what an interrupted one has not sent, given the offset

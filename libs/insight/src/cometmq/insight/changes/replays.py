@@ -5,16 +5,18 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from cometmq.client import MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import announced, origin_message_id, origin_topic
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
-from cometmq.insight import message_json
+from cometmq.insight import message_json, times
+from cometmq.insight.changes.change import Declared, Group, arg
 from cometmq.insight.life import replayed_ms
 from cometmq.insight.model import Unknown
 from cometmq.insight.words import listed
@@ -73,6 +75,32 @@ class Choice(msgspec.Struct, frozen=True):
             if self.has(message) and not (skip is not None and await skip(message)):
                 left = None if left is None else left - 1
                 yield message
+
+
+_TEXT: Final = {"max_length": 255}
+
+
+class Selection(Declared, frozen=True, kw_only=True):
+    """Some of the dead letters of a group, as a user selects them."""
+
+    group: Group
+    tag: Annotated[str | None, arg("Only those with this tag.", **_TEXT)] = None
+    key: Annotated[str | None, arg("Only those with this key.", **_TEXT)] = None
+    origin: Annotated[str | None, arg("Only those first sent to this topic.", **_TEXT)] = None
+    ids: Annotated[
+        tuple[str, ...], arg("Only this id; may be repeated.", "Only this id", flags="--id")
+    ] = ()
+    since: Annotated[str | None, arg("Only since 90m ago, or 2026-11-20T10:00Z.", **_TEXT)] = None
+    until: Annotated[str | None, arg("Only those that became dead letters before.", **_TEXT)] = None
+
+    def chosen(self, count_max: int | None) -> Choice:
+        """Return the choice; relative times count from now."""
+        now_ms = wall_ms()
+        begin_ms, end_ms = (
+            times.parsed(it, now_ms=now_ms) if it else None for it in (self.since, self.until)
+        )
+        given = (self.tag or None, self.key or None, self.origin or None)
+        return Choice(*given, frozenset(self.ids) or None, begin_ms, end_ms, count_max)
 
 
 def _ids_of(message: MessageExt) -> set[str]:

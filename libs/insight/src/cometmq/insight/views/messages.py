@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of messages that wait: open transactions and delayed messages."""
+"""Views of messages that wait: open transactions, delayed messages, dead letters."""
 
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_messages import HalfMessage
+from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.insight import times
 from cometmq.insight.changes.change import arg
+from cometmq.insight.changes.groups import known_group
+from cometmq.insight.changes.messages import no_such_id, nothing_matched
+from cometmq.insight.changes.replays import Selection, as_object
 from cometmq.insight.delayed import Delayed, delay_ms, delay_texts, levels_at, waiting_at
+from cometmq.insight.life import replays_of
+from cometmq.insight.model import Unknown
 from cometmq.insight.transactions import asked_by_rocketmq, masters_of, open_at
 from cometmq.insight.views.view import Column, Facts, Found, View, address
-from cometmq.remoting.names import RETRY_PREFIX
+from cometmq.remoting.names import RETRY_PREFIX, dead_letter_topic
 
 _Broker = Annotated[str | None, arg("Only those at this broker.", flags="-b --broker")]
 _Topic = Annotated[str | None, arg("Only messages for this topic.", flags="-t --topic")]
@@ -38,7 +45,7 @@ class OpenTransactions(View, frozen=True, kw_only=True):
     Half is the position of the half message, broker:offset; the other commands find a transaction
     fastest by this position.
 
-    \\b
+    \b
     EXAMPLE
       cometmq txn list
     """
@@ -144,7 +151,7 @@ class DelayedMessages(View, frozen=True, kw_only=True):
     Failed messages wait here for their next attempt, too: their topic is %RETRY%GROUP. Recall one
     with cometmq message recall.
 
-    \\b
+    \b
     EXAMPLES
       cometmq message delayed --levels
       cometmq message delayed -t orders --max 10
@@ -202,4 +209,83 @@ class DelayedMessages(View, frozen=True, kw_only=True):
         return Found(found[:count], notes, empty)
 
 
-VIEWS: Final = (OpenTransactions, DelayLevels, DelayedMessages)
+# -- dead letters ---------------------------------------------------------------------------------
+
+BODY_CHARS: Final = 60
+"""The number of characters of a body that a table shows."""
+
+
+class DeadRow(NamedTuple):
+    """A dead letter, and when a replay last sent it to its group again (0 for never)."""
+
+    message: MessageExt
+    replayed_ms: int | Unknown
+
+    @property
+    def body(self) -> str:
+        """The beginning of the body as text on one line."""
+        text = " ".join(self.message.body[: 4 * BODY_CHARS].decode(errors="replace").split())
+        return text if len(text) <= BODY_CHARS else f"{text[:BODY_CHARS]}..."
+
+
+class DeadLetters(Selection, View, frozen=True, kw_only=True):
+    """Show the dead letters of a group; --json includes whole bodies and properties.
+
+    Sent again says when a replay last sent the message to the group. Only the newest 100 dead
+    letters are looked up; the older ones show unknown.
+
+    RocketMQ's protocol carries no error with a dead letter: the consumer's log says why its
+    listener failed. `cometmq dlq replay` sends them again.
+
+    \b
+    EXAMPLE
+      cometmq dlq show billing --since 1d
+    """
+
+    name = "dead-letters"
+    verb = "dlq show"
+    sort = "died"
+
+    count_max: _Max = 100
+
+    columns = (
+        Column("died", "Died", lambda it: it.message.store_timestamp, "moment"),
+        Column("sent_again", "Sent again",
+               lambda it: "unknown" if isinstance(it.replayed_ms, Unknown)
+               else times.shown(it.replayed_ms)),
+        Column("queue", "Queue",
+               lambda it: f"{it.message.queue.broker_name}:{it.message.queue.queue_id}"),
+        Column("offset", "Offset", lambda it: it.message.queue_offset, "number"),
+        Column("origin_topic", "Origin topic", lambda it: origin_topic(it.message)),
+        Column("tag", "Tag", lambda it: it.message.tag),
+        Column("keys", "Keys", lambda it: " ".join(it.message.keys)),
+        Column("body", "Body", lambda it: it.body),
+        Column("deliveries", "Deliveries", lambda it: it.message.reconsume_times, "number"),
+        Column("message_id", "Message id", lambda it: it.message.message_id),
+    )  # fmt: skip
+
+    async def ask(self, facts: Facts) -> Found:
+        """Return the dead letters, the oldest first."""
+        admin, group = facts.admin, self.group
+        if await admin.namesrv.route(dead_letter_topic(group)) is None:
+            await known_group(admin, group)
+            return Found((), (), f"{group} has no dead letters")
+        choice = self.chosen(self.count_max + 1)
+        letters = [it async for it in choice.read(admin, group)]
+        if choice.ids and not letters:
+            raise no_such_id(group, choice)
+        is_cut = len(letters) > self.count_max
+        shown = f"only {self.count_max:,} dead letters are shown"
+        notes = [f"{shown}: give --max, --since or --key"] if is_cut else []
+        found = sorted(letters[: self.count_max], key=lambda it: it.store_timestamp)
+        replayed = await replays_of(admin, group, found)
+        rows = [DeadRow(*it) for it in zip(found, replayed, strict=True)]
+        return Found(rows, notes, nothing_matched(group))
+
+    @classmethod
+    def object_of(cls, row: DeadRow, columns: Sequence[Column[Any]]) -> dict[str, Any]:
+        """Return the whole message."""
+        return as_object(row.message) | {"replayed_ms": row.replayed_ms}
+
+
+VIEWS: Final = (OpenTransactions, DelayLevels, DelayedMessages, DeadLetters)
