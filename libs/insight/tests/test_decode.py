@@ -148,8 +148,10 @@ def test_a_wanted_form_that_does_not_fit_says_why():
         decode(b"x", Format.PROTOBUF).note
         == "not protobuf: no message type of a descriptor set was named"
     )
-    many = decode(msgspec.msgpack.encode([0] * 60_000), Format.MSGPACK)
-    assert many.note == "not msgpack: it has more than 50,000 values"
+    many = decode(msgspec.msgpack.encode([0] * 2_000_000), Format.MSGPACK)
+    assert many.note == "not msgpack: it has more than 1 MiB"
+    deep = decode(b"\x91" * 100_000 + b"\xc0", Format.MSGPACK)
+    assert (deep.format, deep.note.startswith("not msgpack: ")) == (Format.HEX, True)
 
 
 def test_large_protobuf_is_not_taken_apart():
@@ -206,7 +208,7 @@ def test_every_messagepack_map_and_list_is_read(value, chars):
 @pytest.mark.load
 def test_only_the_shown_part_of_messagepack_costs_time():
     """On a quiet core, 7 ms instead of 300 ms."""
-    body, spent = msgspec.msgpack.encode(["\u200e\n" * 1_000_000]), []
+    body, spent = msgspec.msgpack.encode(["\u200e\n" * 250_000]), []
     for _ in range(5):
         begun = process_time()
         assert decode(body, chars_max=2_000).is_cut

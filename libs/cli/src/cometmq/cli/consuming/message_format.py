@@ -36,11 +36,9 @@ HEADERS_FORMAT: Final = (
 
 Piece = Callable[[MessageExt, int], bytes]
 """Renders a part of the output from a message and its number."""
-Form = Callable[[bytes], bytes]
 Body = Callable[[MessageExt], bytes] | None
 
 FORMAT_CHARS_MAX: Final = 10_000
-_BYTE: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _BACKSLASH: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
 _STRFTIME: Final = re.compile(r"strftime\[(.*)\]", re.DOTALL)
 
@@ -61,13 +59,11 @@ _NUMBERS: Final[Mapping[str, Callable[[MessageExt, int], int]]] = {
     "H": lambda it, _: len(it.user_properties),
     "r": lambda it, _: it.reconsume_times,
     "i": lambda _, number: number,
+    "d": lambda it, _: it.store_timestamp,
+    "D": lambda it, _: it.born_timestamp,
 }
-_TIMES: Final[Mapping[str, Callable[[MessageExt], int]]] = {
-    "d": lambda it: it.store_timestamp,
-    "D": lambda it: it.born_timestamp,
-}
+_TIMES: Final = frozenset("dD")
 _FORMS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
-    "": bytes,
     "hex": lambda data: data.hex().encode(),
     "base64": b64encode,
     "json": lambda data: msgspec.json.encode(data.decode("utf-8", "replace")),
@@ -78,9 +74,7 @@ _NUMBER_FORMS: Final[Mapping[str, Callable[[int], bytes]]] = {
 }
 
 
-def compiled(
-    text: str, body: Callable[[MessageExt], bytes] | None = None, *, for_terminal: bool = False
-) -> Piece:
+def compiled(text: str, body: Body = None, *, for_terminal: bool = False) -> Piece:
     """Return a function that renders messages; raise InvalidArgument, with the place, if the format
     is wrong.
 
@@ -89,78 +83,54 @@ def compiled(
     """
     if len(text) > FORMAT_CHARS_MAX:
         raise InvalidArgument(f"--format is longer than {FORMAT_CHARS_MAX:,} characters")
-    pieces = _pieces(text, body, for_terminal=for_terminal)
-    return lambda message, number: b"".join(piece(message, number) for piece in pieces)
-
-
-def _shown_body(data: bytes) -> bytes:
-    return visible(data.decode("utf-8", "backslashreplace")).encode()
-
-
-def _shown_name(data: bytes) -> bytes:
-    return visible_line(data.decode("utf-8", "backslashreplace")).encode()
-
-
-def _pieces(text: str, body: Body, *, for_terminal: bool) -> list[Piece]:
     pieces: list[Piece] = []
     at = 0
     while at < len(text):
-        sign, at = text[at], at + 1
-        if sign == "\\":
-            data, at = _escaped(text, at)
-            pieces.append(_literal(data))
-        elif sign == "%":
-            piece, at = _piece(text, at, body, for_terminal=for_terminal)
+        if text[at] == "%" and text[at + 1 : at + 2] != "%":
+            piece, at = _piece(text, at + 1, body, for_terminal=for_terminal)
             pieces.append(piece)
         else:
-            pieces.append(_literal(sign.encode("utf-8", "surrogateescape")))
-    return pieces
+            data, at = _literal(text, at)
+            pieces.append(lambda _message, _number, data=data: data)  # type: ignore[misc]
+    return lambda message, number: b"".join(piece(message, number) for piece in pieces)
 
 
-def _literal(data: bytes) -> Piece:
-    return lambda _message, _number: data
-
-
-def _escaped(text: str, at: int) -> tuple[bytes, int]:
-    """Return the byte of the escape at index `at`, and the index after it."""
-    found = _BYTE.match(text, at)
-    if found is not None:
-        return bytes.fromhex(found[1]), found.end()
-    if text[at : at + 1] not in _BACKSLASH:
-        raise _wrong(at, f"\\{text[at : at + 1]} is no escape: give \\n \\t \\r \\\\ \\0 or \\xHH")
-    return _BACKSLASH[text[at]], at + 1
+def _literal(text: str, at: int) -> tuple[bytes, int]:
+    """Return the bytes of the character, the escape or the percent sign at an index, and the index
+    after it.
+    """
+    if text[at] not in "\\%":
+        return text[at].encode("utf-8", "surrogateescape"), at + 1
+    sign = text[at + 1 : at + 2]
+    if text[at] == "%":
+        return b"%", at + 2
+    if sign == "x" and re.fullmatch("[0-9A-Fa-f]{2}", text[at + 2 : at + 4]):
+        return bytes.fromhex(text[at + 2 : at + 4]), at + 4
+    if sign not in _BACKSLASH:
+        raise _wrong(at + 1, f"\\{sign} is no escape: give \\n \\t \\r \\\\ \\0 or \\xHH")
+    return _BACKSLASH[sign], at + 2
 
 
 def _piece(text: str, at: int, body: Body, *, for_terminal: bool) -> tuple[Piece, int]:
     sign, start = text[at : at + 1], at
-    name, whole = (_shown_name, _shown_body) if for_terminal else (bytes, bytes)
-    at += 1
-    if sign == "%":
-        return _literal(b"%"), at
-    form, at = _braces(text, at)
+    form, at = _braces(text, at + 1)
+    name = _shown(visible_line) if for_terminal else bytes
     if sign == "h":
         return _properties(form or "%k=%v\\n", start, name), at
     if sign in _TEXTS:
         read = body if sign == "v" and body is not None and not form else _TEXTS[sign]
-        plain = whole if sign == "v" else name
-        return _text_piece(read, _chosen(_FORMS, form, start) if form else plain), at
-    if sign in _NUMBERS:
-        return _number_piece(_NUMBERS[sign], _chosen(_NUMBER_FORMS, form, start)), at
-    if sign in _TIMES:
-        return _time_piece(_TIMES[sign], _time_form(form, start)), at
-    raise _wrong(start, f"%{sign} is no escape: --format help lists all; %% is a percent")
+        write = _shown(visible) if sign == "v" and for_terminal else name
+        write = _chosen(_FORMS, form, start) if form else write
+        return (lambda message, _: write(read(message))), at
+    if sign not in _NUMBERS:
+        raise _wrong(start, f"%{sign} is no escape: --format help lists all; %% is a percent")
+    number = _NUMBERS[sign]
+    shown = _time_form(form, start) if sign in _TIMES else _chosen(_NUMBER_FORMS, form, start)
+    return (lambda message, at: shown(number(message, at))), at
 
 
-def _text_piece(read: Callable[[MessageExt], bytes], form: Callable[[bytes], bytes]) -> Piece:
-    return lambda message, _: form(read(message))
-
-
-def _number_piece(read: Callable[[MessageExt, int], int], form: Callable[[int], bytes]) -> Piece:
-    return lambda message, number: form(read(message, number))
-
-
-def _time_piece(read: Callable[[MessageExt], int], form: Callable[[int], bytes]) -> Piece:
-    return lambda message, _: form(read(message))
+def _shown(safe: Callable[[str], str]) -> Callable[[bytes], bytes]:
+    return lambda data: safe(data.decode("utf-8", "backslashreplace")).encode()
 
 
 def _time_form(form: str, at: int) -> Callable[[int], bytes]:
@@ -169,17 +139,16 @@ def _time_form(form: str, at: int) -> Callable[[int], bytes]:
     found = _STRFTIME.fullmatch(form)
     if found is None:
         return _chosen(_NUMBER_FORMS, form, at, ("iso", "strftime[...]"))
-    pattern = found[1]
 
     def written(time_ms: int) -> bytes:
         if not times.is_known(time_ms):
             return b""
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(pattern).encode()
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(found[1]).encode()
 
     return written
 
 
-def _properties(form: str, at: int, safe: Form) -> Piece:
+def _properties(form: str, at: int, safe: Callable[[bytes], bytes]) -> Piece:
     """Return the Piece that renders `form` once for each property."""
     parts = re.split(r"(%[kv%])", form)
     if any("%" in part for part in parts[::2]):
@@ -198,15 +167,11 @@ def _properties(form: str, at: int, safe: Form) -> Piece:
 
 def _unescaped(text: str) -> bytes:
     """Return a text that contains no percent signs, with its escapes replaced."""
-    found = bytearray()
-    at = 0
+    found, at = b"", 0
     while at < len(text):
-        if text[at] == "\\":
-            data, at = _escaped(text, at + 1)
-        else:
-            data, at = text[at].encode("utf-8", "surrogateescape"), at + 1
+        data, at = _literal(text, at)
         found += data
-    return bytes(found)
+    return found
 
 
 def _braces(text: str, at: int) -> tuple[str, int]:
