@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -86,10 +86,11 @@ def build(
         if not isinstance(it, Unreachable) and it.master is not None
     }
     parts = Parts(masters, absent, history.earlier(now_ms), now_ms, disagreements, kept)
-    groups = _untold(it.offsets for _, it in masters) or build_groups(parts)
-    topics = _untold(it.topics for _, it in masters) or _topics(
-        parts, groups, _reserved(it for it, _ in outcomes)
-    )
+    groups, topics = _told(masters, "offsets"), _told(masters, "topics")
+    if not isinstance(groups, Unknown):
+        groups = build_groups(parts)
+    if not isinstance(topics, Unknown):
+        topics = _topics(parts, groups, _reserved(it for it, _ in outcomes))
     _note(history, topics, groups, now_ms)
     if not isinstance(groups, Unknown):
         groups = [_with_begins(it, history, now_ms) for it in groups]
@@ -102,7 +103,7 @@ def build(
         groups=groups,
         producers=_producers(masters),
         half_messages=_half_messages(masters),
-        delayed=_delayed(outcomes),
+        delayed=_delayed(outcomes, masters),
         refusals=_refusals(masters),
         habits=[(broker, it) for broker, answers in masters for it in answers.habits],
         notes=_notes(outcomes),
@@ -110,14 +111,14 @@ def build(
     )
 
 
-def _untold(answers: Iterable[object]) -> Unknown | None:
-    """Return the reason of one master if no master has answered; None if one has."""
-    reason = NOBODY
-    for it in answers:
-        if not isinstance(it, Unknown):
-            return None
-        reason = it
-    return reason
+def _told(masters: Sequence[tuple[str, MasterAnswers]], kind: str) -> list[Any] | Unknown:
+    """Return the names of the masters that have answered a question, with the answers; the reason
+    of one if none has.
+    """
+    answers = [(name, getattr(it, kind)) for name, it in masters]
+    found = [it for it in answers if not isinstance(it[1], Unknown)]
+    reason: Unknown = answers[-1][1] if answers else NOBODY
+    return found or reason
 
 
 def _missing(answers: MasterAnswers) -> str:
@@ -289,21 +290,15 @@ def _last_write(last_ms: int, messages: int) -> int | Unknown | None:
 
 
 def _producers(masters: Sequence[tuple[str, MasterAnswers]]) -> list[Producer] | Unknown:
-    reasons = [it.producers for _, it in masters if isinstance(it.producers, Unknown)]
-    if len(reasons) == len(masters):
-        return reasons[0] if reasons else NOBODY
+    told = _told(masters, "producers")
+    if isinstance(told, Unknown):
+        return told
     found: dict[tuple[str, str, str], Producer] = {}
-    for broker, answers in masters:
-        if isinstance(answers.producers, Unknown):
-            continue
-        for group, members in answers.producers.items():
-            for it in members:
-                key = (group, it.client_id, it.remote_ip)
-                known = found.get(key)
-                brokers = [*(known.brokers if known else ()), broker]
-                found[key] = Producer(
-                    group, it.client_id, it.remote_ip, it.language, it.version, brokers
-                )
+    for broker, groups in told:
+        for group, it in ((group, it) for group, its in groups.items() for it in its):
+            key = (group, it.client_id, it.remote_ip)
+            brokers = [*(found[key].brokers if key in found else ()), broker]
+            found[key] = Producer(*key, it.language, it.version, brokers)
     return [found[key] for key in sorted(found)]
 
 
@@ -322,50 +317,33 @@ def _half_messages(masters: Sequence[tuple[str, MasterAnswers]]) -> list[HalfMes
 
 
 def _refusals(masters: Sequence[tuple[str, MasterAnswers]]) -> list[Refusal] | Unknown:
-    found: list[Refusal] = []
-    reason, is_told = NOBODY, False
-    for broker, answers in masters:
-        if isinstance(answers.refused, Unknown):
-            reason = answers.refused
-            continue
-        is_told = True
-        found += [
-            Refusal(
-                broker,
-                it.code,
-                it.response,
-                it.remark,
-                it.peer,
-                it.subject,
-                it.count,
-                it.first_ms,
-                it.last_ms,
-            )
-            for it in answers.refused
-        ]
-    return sorted(found, key=lambda it: -it.last_ms) if is_told else reason
+    told = _told(masters, "refused")
+    if isinstance(told, Unknown):
+        return told
+    found = [
+        Refusal(broker=broker, **msgspec.structs.asdict(it)) for broker, its in told for it in its
+    ]
+    return sorted(found, key=lambda it: -it.last_ms)
 
 
-def _delayed(outcomes: Sequence[Outcome]) -> list[DelayLevel] | Unknown:
-    found, reason = [], NOBODY
-    is_told = False
-    for place, outcome in outcomes:
-        if isinstance(outcome, Unreachable) or outcome.master is None:
+def _delayed(
+    outcomes: Sequence[Outcome], masters: Sequence[tuple[str, MasterAnswers]]
+) -> list[DelayLevel] | Unknown:
+    told = _told(masters, "delays")
+    if isinstance(told, Unknown):
+        return told
+    delays, found = dict(told), []
+    for place, it in outcomes:
+        if isinstance(it, Unreachable) or it.master is None or place.name not in delays:
             continue
-        delays = outcome.master.delays
-        if isinstance(delays, Unknown):
-            reason = delays
-            continue
-        is_told = True
-        settings = {} if isinstance(outcome.settings, Unknown) else outcome.settings
+        settings = {} if isinstance(it.settings, Unknown) else it.settings
         texts = settings.get("messageDelayLevel", "").split()
-        for at, queue in sorted(outcome.master.queues.get(SCHEDULE_TOPIC, {}).items()):
-            level = at + 1
-            waiting = delays.waiting(level, queue.first, queue.end)
-            text = texts[at] if 0 <= at < len(texts) else ""
+        for at, queue in sorted(it.master.queues.get(SCHEDULE_TOPIC, {}).items()):
+            waiting = delays[place.name].waiting(at + 1, queue.first, queue.end)
             if waiting:
-                found.append(DelayLevel(place.name, level, waiting, text))
-    return found if is_told else reason
+                text = texts[at] if 0 <= at < len(texts) else ""
+                found.append(DelayLevel(place.name, at + 1, waiting, text))
+    return found
 
 
 def _notes(outcomes: Sequence[Outcome]) -> list[str]:
