@@ -38,7 +38,6 @@ from cometmq.cli.say import say
 from cometmq.cli.streams import OutputFailed, checked_streams
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.runtime import programs
-from cometmq.runtime.programs import Program
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
@@ -47,132 +46,97 @@ OPERATION: Final = "Operation"
 OWN: Final = "This command line"
 
 
-def _program(program: Program) -> CommandInfo:
-    """Return a command that accepts a program's settings as additional options."""
-    has_more = program.name == "broker"  # options than settings
-    module = "cometmq.cli.programs.broker" if has_more else "cometmq.cli.programs.commands"
-    return CommandInfo(
-        module, program.help, PROGRAMS, is_in_family=True,
-        takes_global_options=False, accepts_empty=True, may_repeat=True,
-    )  # fmt: skip
-
+_OWN: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    MESSAGES: {
+        "produce": ("cometmq.cli.verbs.produce", "Send messages."),
+        "consume": ("cometmq.cli.consuming.consume", "Receive and print messages."),
+        "request": ("cometmq.cli.messaging.request", "Send requests, and print the replies."),
+        "reply": ("cometmq.cli.messaging.reply", "Reply to requests."),
+        "message": ("cometmq.cli.verbs.messages", "Show, trace, find and recall messages."),
+        "dlq": ("cometmq.cli.verbs.dlq", "List, export and replay dead letters."),
+        "txn": ("cometmq.cli.verbs.txn", "List, check and resolve open transactions."),
+        "backup": ("cometmq.cli.archives.backup", "Copy messages into files."),
+        "restore": ("cometmq.cli.archives.restore", "Send the messages of a backup."),
+    },
+    CLUSTER: {
+        "topic": (
+            "cometmq.cli.verbs.topics",
+            "List, create, alter, trim, delete and describe topics.",
+        ),
+        "group": (
+            "cometmq.cli.consuming.groups",
+            "List, create, alter, delete and move consumer groups.",
+        ),
+        "lag": ("cometmq.cli.consuming.lag", "Show the lag of consumer groups."),
+        "account": ("cometmq.cli.operation.accounts", "Show who may do what."),
+        "definitions": (
+            "cometmq.cli.verbs.definitions", "Export and import topics, groups and rights.",
+        ),
+        "cluster": (
+            "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.",
+        ),
+        "top": ("cometmq.cli.operation.top", "Watch topics, groups and connections."),
+        "ha": ("cometmq.cli.operation.ha", "Control failover groups."),
+        "k8s": ("cometmq.cli.operation.k8s", "Control a Kubernetes BrokerGroup."),
+        "store": ("cometmq.cli.verbs.store", "Inspect, verify and dump a store offline."),
+    },
+    OPERATION: {
+        "check": ("cometmq.cli.operation.check", "Compare the cluster with thresholds."),
+        "doctor": ("cometmq.cli.operation.doctor", "Examine a cluster, and say what to do."),
+        "report": ("cometmq.cli.operation.doctor", "Show the state of a cluster on one page."),
+        "debug": ("cometmq.cli.operation.doctor", "Write an archive for those who help."),
+        "bench": ("cometmq.cli.operation.bench", "Measure sends, reads and latencies."),
+        "audit": ("cometmq.cli.operation.kept", "List changes made with a console."),
+        "mcp": ("cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP."),
+    },
+    OWN: {
+        "context": (
+            "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.",
+        ),
+        "config": (
+            "cometmq.cli.operation.config", "Check settings files; compare brokers' settings.",
+        ),
+        "explain": ("cometmq.cli.verbs.explain", "Say what a code, an event or a remark means."),
+        "generate": (
+            "cometmq.cli.verbs.generate", "Print files for Grafana, Prometheus, KEDA, systemd.",
+        ),
+        "mqadmin": ("cometmq.cli.mqadmin", "Run one of RocketMQ's mqadmin commands."),
+        "help": ("cometmq.cli.verbs.about", "Show help for a command."),
+        "version": ("cometmq.cli.verbs.about", "Print the version."),
+    },
+}  # fmt: skip
+"""The module and the help line of each command, by panel of the help page."""
+_PROGRAM: Final[dict[str, bool]] = {"takes_global_options": False, "may_repeat": True}
+_FAMILY: Final[dict[str, bool]] = {"is_in_family": True}
+_MORE: Final[Mapping[str, dict[str, Any]]] = {
+    **dict.fromkeys(("doctor", "report", "debug", "help", "version"), _FAMILY),
+    "audit": {**_FAMILY, "takes_global_options": False},
+    "k8s": {"takes_global_options": False},
+    "check": {"exit_usage": 3},
+    "mqadmin": {"accepts_empty": True},
+}
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "standalone": CommandInfo(
         "cometmq.cli.programs.standalone",
         "Run name server, broker and txn-checker in one process.",
         PROGRAMS,
-        takes_global_options=False,
-        may_repeat=True,
-    ),
-    **{name: _program(it) for name, it in programs.COMMANDS.items()},
-    "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
-    "consume": CommandInfo(
-        "cometmq.cli.consuming.consume", "Receive and print messages.", MESSAGES
-    ),
-    "request": CommandInfo(
-        "cometmq.cli.messaging.request", "Send requests, and print the replies.", MESSAGES
-    ),
-    "reply": CommandInfo("cometmq.cli.messaging.reply", "Reply to requests.", MESSAGES),
-    "message": CommandInfo(
-        "cometmq.cli.verbs.messages", "Show, trace, find and recall messages.", MESSAGES
-    ),
-    "dlq": CommandInfo("cometmq.cli.verbs.dlq", "List, export and replay dead letters.", MESSAGES),
-    "txn": CommandInfo(
-        "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", MESSAGES
-    ),
-    "backup": CommandInfo("cometmq.cli.archives.backup", "Copy messages into files.", MESSAGES),
-    "restore": CommandInfo(
-        "cometmq.cli.archives.restore",
-        "Send the messages of a backup.",
-        MESSAGES,
-    ),
-    "topic": CommandInfo(
-        "cometmq.cli.verbs.topics",
-        "List, create, alter, trim, delete and describe topics.",
-        CLUSTER,
-    ),
-    "group": CommandInfo(
-        "cometmq.cli.consuming.groups",
-        "List, create, alter, delete and move consumer groups.",
-        CLUSTER,
-    ),
-    "lag": CommandInfo("cometmq.cli.consuming.lag", "Show the lag of consumer groups.", CLUSTER),
-    "account": CommandInfo(
-        "cometmq.cli.operation.accounts",
-        "Show who may do what.",
-        CLUSTER,
-    ),
-    "definitions": CommandInfo(
-        "cometmq.cli.verbs.definitions", "Export and import topics, groups and rights.", CLUSTER
-    ),
-    "cluster": CommandInfo(
-        "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
-    ),
-    "top": CommandInfo(
-        "cometmq.cli.operation.top", "Watch topics, groups and connections.", CLUSTER
-    ),
-    "ha": CommandInfo("cometmq.cli.operation.ha", "Control failover groups.", CLUSTER),
-    "k8s": CommandInfo(
-        "cometmq.cli.operation.k8s",
-        "Control a Kubernetes BrokerGroup.",
-        CLUSTER,
-        takes_global_options=False,
-    ),
-    "store": CommandInfo(
-        "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", CLUSTER
-    ),
-    "check": CommandInfo(
-        "cometmq.cli.operation.check",
-        "Compare the cluster with thresholds.",
-        OPERATION,
-        exit_usage=3,
+        **_PROGRAM,
     ),
     **{
-        name: CommandInfo("cometmq.cli.operation.doctor", words, OPERATION, is_in_family=True)
-        for name, words in (
-            ("doctor", "Examine a cluster, and say what to do."),
-            ("report", "Show the state of a cluster on one page."),
-            ("debug", "Write an archive for those who help."),
+        name: CommandInfo(
+            f"cometmq.cli.programs.{'broker' if name == 'broker' else 'commands'}",
+            it.help, PROGRAMS, accepts_empty=True, **_FAMILY, **_PROGRAM,
         )
+        for name, it in programs.COMMANDS.items()
     },
-    "bench": CommandInfo(
-        "cometmq.cli.operation.bench", "Measure sends, reads and latencies.", OPERATION
-    ),
-    "audit": CommandInfo(
-        "cometmq.cli.operation.kept",
-        "List changes made with a console.",
-        OPERATION,
-        True,
-        takes_global_options=False,
-    ),
-    "mcp": CommandInfo(
-        "cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP.", OPERATION
-    ),
-    "context": CommandInfo(
-        "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.", OWN
-    ),
-    "config": CommandInfo(
-        "cometmq.cli.operation.config",
-        "Check settings files; compare brokers' settings.",
-        OWN,
-    ),
-    "explain": CommandInfo(
-        "cometmq.cli.verbs.explain", "Say what a code, an event or a remark means.", OWN
-    ),
-    "generate": CommandInfo(
-        "cometmq.cli.verbs.generate", "Print files for Grafana, Prometheus, KEDA, systemd.", OWN
-    ),
-    "mqadmin": CommandInfo(
-        "cometmq.cli.mqadmin",
-        "Run one of RocketMQ's mqadmin commands.",
-        OWN,
-        accepts_empty=True,
-    ),
-    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", OWN, True),
-    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", OWN, True),
+    **{
+        name: CommandInfo(module, line, panel, **_MORE.get(name, {}))
+        for panel, commands in _OWN.items()
+        for name, (module, line) in commands.items()
+    },
     **MQADMIN_COMMANDS,
-}
+}  # fmt: skip
 
 
 USAGE: Final = frozenset({"InvalidArgument", "InvalidMessage"})
