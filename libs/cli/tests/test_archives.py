@@ -169,7 +169,7 @@ def test_a_restore_waits_until_there_is_a_master_again(folder, meanwhile):
     admin: Any = Admin(meanwhile, meanwhile, route(MASTER))
     run = Sending(
         admin, producer, folder, state,
-        rate=None, patience_s=PATIENCE_S, left_out=lambda *_: None,
+        rate=None, patience_s=PATIENCE_S,
     )  # fmt: skip
     run._begun.add(PLACE)  # so that the first send is not preceded by a search
     item = Item(0, Position(0, "id"), Message("T", b"x"))
@@ -180,13 +180,12 @@ def test_a_restore_waits_until_there_is_a_master_again(folder, meanwhile):
 
 def test_a_plan_without_a_master_is_noted(capsys):
     admin: Any = Admin(route(SLAVE), route(SLAVE), route({}))
-    some: Any = {"ranges": {}, "groups": None, "options": {}, "since_ms": None, "until_ms": None}
-    (found,) = asyncio.run(backup.planned(admin, ["T"], **some)).topics
+    (found,) = asyncio.run(backup.Wanted(["T"]).planned(admin)).topics
     assert found.queues == [QueueSpan("b", 0, 7, 7)]
     line = "cometmq: messages that only the master of b has are left out\n"
     assert capsys.readouterr().err == line
     with pytest.raises(ExceptionGroup) as failed:
-        asyncio.run(backup.planned(admin, ["T"], **some))
+        asyncio.run(backup.Wanted(["T"]).planned(admin))
     assert failed.group_contains(ClientError, match="the broker b is not in the routes")
 
 

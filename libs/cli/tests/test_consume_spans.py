@@ -162,7 +162,7 @@ def test_a_range_has_what_was_stored_after_the_clock_was_set_back():
     async def main():
         reader = _Reader(admin, {"b": broker}, "*", Span(start="first", until_ms=101))
         assert await reader._bounds(broker, queue, None) == (0, 5)
-        span = await backup._span(broker, queue, {}, None, 101)
+        span = await backup._span(broker, queue, backup.Wanted(until_ms=101))
         assert (span.first, span.end) == (0, 5)
 
     asyncio.run(main())

@@ -2,14 +2,14 @@
 """`cometmq backup`: copy the messages of topics into a folder, and check such a folder."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 from uuid import uuid4
 
+import msgspec
 import typer
 
 from cometmq.cli.access import ACCESS
@@ -68,40 +68,41 @@ def parse_queues(texts: Iterable[str]) -> Ranges:
     return found
 
 
-async def planned(  # one parameter per option
-    admin: CommandAdmin,
-    topics: Sequence[str],
-    ranges: Ranges,
-    groups: Sequence[str] | None,
-    *,
-    options: Mapping[str, Sequence[str]],
-    since_ms: int | None,
-    until_ms: int | None,
-) -> Plan:
-    """Return the plan of a backup of topics, or of all topics if none is named.
+class Wanted(msgspec.Struct, frozen=True):
+    """The backup that the options describe."""
 
-    `groups` are those whose offsets are saved; None means none, and an empty sequence all. Raise
-    ClientError if a broker does not answer, because the backup would lack its messages.
-    """
-    names = topics or await _own_topics(admin)
-    if not names:
-        raise ClientError("the cluster has no topics of its own")
-    plans = await each(
-        dict.fromkeys(names), lambda it: _topic(admin, it, ranges, since_ms, until_ms)
-    )
-    slaves = sorted(admin.unanswered.keys() & {one.broker for it in plans for one in it.queues})
-    print_notes([f"messages that only the master of {it} has are left out" for it in slaves])
-    return Plan(
-        id=uuid4().hex,
-        begun=shown(wall_ms()) or "",
-        program=f"cometmq {VERSION}",
-        namesrv=";".join(admin.namesrv.addresses),
-        topics=plans,
-        options=options,
-        since_ms=since_ms,
-        until_ms=until_ms,
-        offsets=[] if groups is None else await _offsets(admin, plans, groups),
-    )
+    topics: Sequence[str] = ()
+    """All topics if none is named."""
+    ranges: Ranges = {}
+    groups: Sequence[str] | None = None
+    """The groups whose offsets are saved; None means none, and an empty sequence all."""
+    options: Mapping[str, Sequence[str]] = {}
+    """The options as given, for the comparison with those of an unfinished backup."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    async def planned(self, admin: CommandAdmin) -> Plan:
+        """Return the plan of the backup.
+
+        Raise ClientError if a broker does not answer, because the backup would lack its messages.
+        """
+        names = self.topics or await _own_topics(admin)
+        if not names:
+            raise ClientError("the cluster has no topics of its own")
+        plans = await each(dict.fromkeys(names), lambda it: _topic(admin, it, self))
+        slaves = sorted(admin.unanswered.keys() & {one.broker for it in plans for one in it.queues})
+        print_notes([f"messages that only the master of {it} has are left out" for it in slaves])
+        return Plan(
+            id=uuid4().hex,
+            begun=shown(wall_ms()) or "",
+            program=f"cometmq {VERSION}",
+            namesrv=";".join(admin.namesrv.addresses),
+            topics=plans,
+            options=self.options,
+            since_ms=self.since_ms,
+            until_ms=self.until_ms,
+            offsets=[] if self.groups is None else await _offsets(admin, plans, self.groups),
+        )
 
 
 async def _own_topics(admin: CommandAdmin) -> list[str]:
@@ -112,10 +113,8 @@ async def _own_topics(admin: CommandAdmin) -> list[str]:
     return [it for it in await admin.topics() if it not in reserved and kind_of(it) == "messages"]
 
 
-async def _topic(
-    admin: CommandAdmin, topic: str, ranges: Ranges, since_ms: int | None, until_ms: int | None
-) -> TopicPlan:
-    queues = await queues_of(admin, topic)
+async def _topic(admin: CommandAdmin, topic: str, choice: Wanted) -> TopicPlan:
+    queues, ranges = await queues_of(admin, topic), choice.ranges
     known = {(it.broker_name, it.queue_id) for it in queues}
     for name, number in ranges.keys() - known:
         raise ClientError(f"the topic {topic} has no queue {name}:{number}")
@@ -126,7 +125,7 @@ async def _topic(
 
     async def spans(broker: BrokerAdmin) -> list[QueueSpan]:
         return [
-            await _span(broker, queue, ranges, since_ms, until_ms)
+            await _span(broker, queue, choice)
             for queue in wanted
             if queue.broker_name == broker.name
         ]
@@ -142,20 +141,14 @@ async def _topic(
     )
 
 
-async def _span(
-    broker: BrokerAdmin,
-    queue: MessageQueue,
-    ranges: Ranges,
-    since_ms: int | None,
-    until_ms: int | None,
-) -> QueueSpan:
+async def _span(broker: BrokerAdmin, queue: MessageQueue, choice: Wanted) -> QueueSpan:
     place = (queue.topic, queue.queue_id)
     least, end = await broker.min_offset(*place), await broker.max_offset(*place)
-    first, wanted_end = ranges.get((broker.name, queue.queue_id), (None, None))
-    if since_ms is not None:
-        least = max(least, await broker.search_offset(*place, since_ms))
-    if until_ms is not None:
-        end = min(end, await broker.last_offset_until(*place, until_ms) + 1)
+    first, wanted_end = choice.ranges.get((broker.name, queue.queue_id), (None, None))
+    if choice.since_ms is not None:
+        least = max(least, await broker.search_offset(*place, choice.since_ms))
+    if choice.until_ms is not None:
+        end = min(end, await broker.last_offset_until(*place, choice.until_ms) + 1)
     least, end = max(least, first or 0), min(end, end if wanted_end is None else wanted_end)
     return QueueSpan(broker.name, queue.queue_id, min(least, end), end)
 
@@ -232,10 +225,25 @@ def backup(  # noqa: PLR0913  # one parameter per option
             raise wrong_usage("--verify checks the whole folder: give no topics")
         print_facts(_verified(load(folder)), as_json=as_json)
         return
-    wanted = _wanted(
-        topic or (), queue or (), group or (),
-        is_all=is_all, has_groups=groups, since=since, until=until,
-    )  # fmt: skip
+    ranges, now_ms = parse_queues(queue or ()), wall_ms()
+    if ranges and len(topic or ()) != 1:
+        raise wrong_usage("--queue needs one topic")
+    options = {
+        "--all": ["yes"] * is_all,
+        "--since": [since or ""],
+        "--until": [until or ""],
+        "--queue": sorted(queue or ()),
+        "--groups": ["yes"] * groups,
+        "--group": sorted(group or ()),
+    }
+    wanted = Wanted(
+        topic or (),
+        ranges,
+        [] if groups else group or None,
+        {name: texts for name, texts in options.items() if any(texts)},
+        None if since is None else times.parsed(since, now_ms=now_ms),
+        None if until is None else times.parsed(until, now_ms=now_ms),
+    )
 
     async def question(admin: CommandAdmin) -> tuple[Folder, float]:
         admin.unchanged = ""
@@ -250,50 +258,7 @@ def backup(  # noqa: PLR0913  # one parameter per option
     _note_losses(done)
 
 
-class _Wanted(NamedTuple):
-    """The backup that the options describe."""
-
-    topics: Sequence[str]
-    options: Mapping[str, Sequence[str]]
-    """The options as given, for the comparison with those of an unfinished backup."""
-    plan: Callable[[CommandAdmin], Awaitable[Plan]]
-
-
-def _wanted(
-    topics: Sequence[str],
-    queues: Sequence[str],
-    groups: Sequence[str],
-    *,
-    is_all: bool,
-    has_groups: bool,
-    since: str | None,
-    until: str | None,
-) -> _Wanted:
-    ranges, now_ms = parse_queues(queues), wall_ms()
-    if ranges and len(topics) != 1:
-        raise wrong_usage("--queue needs one topic")
-    options = {
-        "--all": ["yes"] * is_all,
-        "--since": [since or ""],
-        "--until": [until or ""],
-        "--queue": sorted(queues),
-        "--groups": ["yes"] * has_groups,
-        "--group": sorted(groups),
-    }
-    options = {name: texts for name, texts in options.items() if any(texts)}
-    plan = partial(
-        planned,
-        topics=topics,
-        ranges=ranges,
-        groups=[] if has_groups else groups or None,
-        options=options,
-        since_ms=None if since is None else times.parsed(since, now_ms=now_ms),
-        until_ms=None if until is None else times.parsed(until, now_ms=now_ms),
-    )
-    return _Wanted(topics, options, plan)
-
-
-async def _opened(admin: CommandAdmin, path: Path, wanted: _Wanted, stack: ExitStack) -> Folder:
+async def _opened(admin: CommandAdmin, path: Path, wanted: Wanted, stack: ExitStack) -> Folder:
     """Continue the backup in a folder, or plan and begin one; the stack closes it."""
     if is_begun(path):
         before = load(path)
@@ -304,7 +269,7 @@ async def _opened(admin: CommandAdmin, path: Path, wanted: _Wanted, stack: ExitS
         return found
     if not wanted.topics and "--all" not in wanted.options:
         raise InvalidArgument("name the topics, or give --all")
-    plan = await wanted.plan(admin)
+    plan = await wanted.planned(admin)
     _note_dry_run(admin, path, plan)
     return stack.enter_context(created(path, plan))
 

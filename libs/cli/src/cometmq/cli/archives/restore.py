@@ -260,7 +260,7 @@ class Work:
         before, begin = progress.stored_count, monotonic()
         sending = Sending(
             admin, producer, self.backup, progress, rate=manner.rate,
-            patience_s=manner.patience_s, left_out=_print_left_out,
+            patience_s=manner.patience_s,
         )  # fmt: skip
 
         def shown() -> str:
@@ -279,10 +279,6 @@ def _default_path(backup: Folder, place: TopicPlace, cluster: Sequence[str]) -> 
     """Return the default path of the progress file, which depends on the topic and the cluster."""
     text = "\n".join([place.source, place.topic, *sorted(cluster)])
     return backup.path / f"restore-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
-
-
-def _print_left_out(message_id: str, reason: str) -> None:
-    print_notes([f"{message_id}: left out, {reason}"])
 
 
 GROUP: Final = "CLI_RESTORER"

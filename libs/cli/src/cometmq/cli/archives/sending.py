@@ -2,7 +2,7 @@
 """Sends the messages of a backup to the queues of a topic, in order, and records the progress."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Final
@@ -13,6 +13,7 @@ from cometmq.cli.archives.copying import PAUSE_S, master_of, may_pass
 from cometmq.cli.archives.form import Folder, QueueKey, Segment, by_queue
 from cometmq.cli.archives.progress import Batch, Progress, Target
 from cometmq.cli.archives.segments import Position, lines_of
+from cometmq.cli.output import print_notes
 from cometmq.client import Message, MessageExt, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
@@ -28,9 +29,6 @@ QUEUES_MAX: Final = 8
 """Target queues that are written at the same time; each holds one batch."""
 
 _position: Final = msgspec.json.Decoder(Position)
-
-LeftOut = Callable[[str, str], None]
-"""Called with the id of a message that is not sent, and the reason."""
 
 
 class Item(msgspec.Struct):
@@ -53,7 +51,6 @@ class Sending:
         *,
         rate: float | None,
         patience_s: float,
-        left_out: LeftOut,
     ) -> None:
         """Send `rate` messages per second; wait `patience_s` for brokers that do not answer."""
         self.repeated_count = 0
@@ -62,7 +59,6 @@ class Sending:
         self._folder, self._progress = folder, progress
         self._pace = None if rate is None else Pace(rate)
         self._patience_s = patience_s
-        self._left_out = left_out
         self._cuts = cuts_of(folder)
         self._begun: set[MessageQueue] = set()
         """Queues into which this run has sent."""
@@ -124,7 +120,7 @@ class Sending:
         )  # fmt: skip
 
     def _leave_out(self, file: str, item: Item, target: Target, reason: str) -> None:
-        self._left_out(item.position.message_id, reason)
+        print_notes([f"{item.position.message_id}: left out, {reason}"])
         self._progress.add(
             Batch(file=file, line=item.line, count=1, broker=target.broker, queue=target.queue)
         )

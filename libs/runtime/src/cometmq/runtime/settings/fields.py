@@ -14,6 +14,7 @@ import enum
 import functools
 import re
 import textwrap
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -34,7 +35,19 @@ class SettingsField(NamedTuple):
     metas: tuple[msgspec.Meta, ...]
     description: str
     is_required: bool
-    default: Any = None
+    default: Any
+    facts: Mapping[str, object]
+    """What `Meta.extra` declares."""
+    is_mutable: bool
+    """Whether the setting may change at run time."""
+    is_secret: bool
+    """Whether the value must not be shown."""
+    is_guard: bool
+    """Whether the setting protects the program from its peers."""
+    is_path: bool
+    """Whether the value is a path, which may begin with a home folder."""
+    is_ineffective: bool
+    """Whether the setting has no effect, whatever its value."""
 
     @property
     def snake_name(self) -> str:
@@ -47,40 +60,9 @@ class SettingsField(NamedTuple):
         return "--" + self.snake_name.replace("_", "-")
 
     @property
-    def is_mutable(self) -> bool:
-        """Return whether the setting may change at run time."""
-        return bool(self.fact("mutable"))
-
-    @property
-    def is_secret(self) -> bool:
-        """Return whether the value must not be shown."""
-        return bool(self.fact("secret"))
-
-    @property
-    def is_guard(self) -> bool:
-        """Return whether the setting protects the program from its peers."""
-        return bool(self.fact("guard"))
-
-    @property
-    def is_path(self) -> bool:
-        """Return whether the value is a path, which may begin with a home folder."""
-        return bool(self.fact("path"))
-
-    @property
-    def is_ineffective(self) -> bool:
-        """Return whether the setting has no effect, whatever its value."""
-        return bool(self.fact("ineffective"))
-
-    @property
     def expected(self) -> str:
         """Describe the allowed values, in words that can follow "must be"."""
-        return str(self.fact("form") or _expected(self.base, self.metas))
-
-    def fact(self, key: str) -> object:
-        """Return a value from `Meta.extra`, or None if it is not declared."""
-        return next(
-            (meta.extra[key] for meta in self.metas if meta.extra and key in meta.extra), None
-        )
+        return str(self.facts.get("form") or _expected(self.base, self.metas))
 
     def read(self, settings: msgspec.Struct) -> Any:
         """Return the value of this field in `settings`."""
@@ -92,7 +74,7 @@ class SettingsField(NamedTuple):
     def variables(self, prefix: str) -> tuple[str, ...]:
         """Return the environment variables for this setting; later ones take precedence."""
         own = variable_of(prefix, self.name)
-        other = self.fact("env")
+        other = self.facts.get("env")
         return (str(other), own) if other else (own,)
 
 
@@ -165,8 +147,12 @@ def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[
         metas = tuple(it for it in facts if isinstance(it, msgspec.Meta))
         texts = (it if isinstance(it, str) else getattr(it, "description", None) for it in facts)
         text = next(filter(None, texts), "")
+        extra = dict(ChainMap(*(dict(it.extra) for it in metas if it.extra)))
+        known = ("mutable", "secret", "guard", "path", "ineffective")
         yield SettingsField(
-            info.encode_name, here, info.type, base, metas, text, info.required, info.default
+            *(info.encode_name, here, info.type, base, metas, text, info.required, info.default),
+            extra,
+            *(bool(extra.get(it)) for it in known),
         )
 
 
