@@ -10,10 +10,10 @@ import tempfile
 import time
 
 from cometmq.store.os_disk import OsDisk
-from cometmq.txn_checker.entry import Half
+from cometmq.txn_checker.asking import Due, due
 from cometmq.txn_checker.ledger import Ledger
-from cometmq.txn_checker.rounds import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.tables import Half
 
 COUNT = 1_000_000
 READ_AT_ONCE = 256

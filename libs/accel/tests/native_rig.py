@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from cometmq.remoting.command import ConstantExt
-from cometmq.remoting.header_plan import plain_pieces, pulled_pieces, sent_pieces
+from cometmq.remoting.header_plan import binary_constant, lane_pieces
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization
 from cometmq.store.log.damage import DamagedRange as Range
@@ -23,14 +23,12 @@ FIELDS = {
 
 
 def make_lane(**changes):
-    pieces, plain = sent_pieces(ConstantExt({"TRACE_ON": "100%"}), 0), plain_pieces(0)
+    constant = ConstantExt({"TRACE_ON": "100%"})
     options = {
         "store_host": HOST, "cluster": "CLUSTER\x01c", "frame_bytes_max": 1 << 20,
         "body_bytes_max": 4096, "batch_count_max": 100, "request_bytes_max": 8192,
-        "json": list(pieces.json),
-        "binary_head": pieces.binary_head, "flag": pieces.flag,
-        "binary_entries": pieces.binary_entries,
-        "plain_json": list(plain.json), "plain_binary": list(plain.binary),
+        **lane_pieces(0, ("msgId", "queueId", "queueOffset"), constant),
+        "binary_entries": binary_constant(constant),
         "delayed": ("Delayed", [1_000, 5_000]),
         "transactions": ("Half", "Op", "TAGS\x01d", 100), "accounts": None,
     }  # fmt: skip
@@ -70,13 +68,12 @@ class PullWorld:
         self.size = len(self.log) // 3
         self.reads = []
         self.answer_to_read = lambda data: data
-        pieces, plain = pulled_pieces(0, "FOUND"), plain_pieces(0)
+        names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
         options = {
             "frame_bytes_max": 1 << 20, "cache_bytes": 1 << 20, "count_max": 32,
-            "bytes_max": 1 << 18, "memory_bytes": 1 << 30, "json": list(pieces.json),
-            "binary_head": pieces.binary_head, "flag": pieces.flag, "remark": pieces.remark,
-            "names": list(pieces.names), "queues": {("T", 0): self.queue},
-            "plain_json": list(plain.json), "plain_binary": list(plain.binary),
+            "bytes_max": 1 << 18, "memory_bytes": 1 << 30,
+            **lane_pieces(0, names, remark="FOUND"), "remark": b"FOUND",
+            "names": [name.encode() for name in names], "queues": {("T", 0): self.queue},
             "read_log": self.read_log, "read_entries": self.read_entries, "accounts": None,
         }  # fmt: skip
         self.lane = accel.PullLane(**options | changes)

@@ -30,10 +30,9 @@ from cometmq.testing.broker.stored import clock_of, stored_broker
 from cometmq.testing.remoting.peer import FakePeer
 from cometmq.testing.store.builders import START_MS, StoreRig, make_message, small_settings
 from cometmq.testing.store.memory_disk import MemoryDisk
-from cometmq.txn_checker.entry import NO_IMMUNITY, Check, Entry, State
-from cometmq.txn_checker.rounds import Due, due
+from cometmq.txn_checker.asking import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings
-from cometmq.txn_checker.tables import OpenHalf
+from cometmq.txn_checker.tables import NO_IMMUNITY, Check, Entry, OpenHalf, State
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 HOST: Final = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])

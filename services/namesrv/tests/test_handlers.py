@@ -241,12 +241,6 @@ async def test_a_broken_registration_is_refused_and_changes_nothing(link, namesr
     assert (await ask(link, 106))[0].code == 0
 
 
-async def test_brokers_before_3_0_11_send_bare_topics(link, namesrv):
-    body = b'{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"T":{"topicName":"T"}}}'
-    assert (await ask(link, 103, BROKER, body, version=36))[0].code == 0
-    assert finish(namesrv.routes.topics.selecting()) == ["T"]
-
-
 async def test_a_registration_without_a_body_keeps_the_broker_alive(link, namesrv):
     assert (await ask(link, 103, BROKER))[0].code == 0
     assert list(namesrv.routes.live_brokers()) == ["127.0.0.1:1"]

@@ -9,10 +9,10 @@ from cometmq.testing.runtime.clock import FakeClock
 from cometmq.testing.store.memory_disk import MemoryDisk
 from cometmq.txn_checker.asking import ABSENT_ROUNDS, QUESTIONS_AT_ONCE, Asker
 from cometmq.txn_checker.broker_link import Asked
-from cometmq.txn_checker.entry import Half
 from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.reading import FollowerStats
 from cometmq.txn_checker.settings import TxnCheckerSettings
-from cometmq.txn_checker.stats import FollowerStats
+from cometmq.txn_checker.tables import Half
 
 ALONE, CONNECTED = "orders-Aa", "orders-BB"  # one hash
 NOW_S = 1_000_000

@@ -19,8 +19,8 @@ from cometmq.txn_checker.broker_link import (
     ended_by,
     half_of,
 )
-from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY
 from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.tables import COUNT_MAX, NO_IMMUNITY
 
 HOST = bytes(8)
 

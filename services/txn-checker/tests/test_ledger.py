@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cometmq.peers.long_forms import case_count
 from cometmq.store.errors import DiskError
 from cometmq.testing.store.memory_disk import MemoryDisk
-from cometmq.txn_checker.entry import NO_HALF, Half, State
 from cometmq.txn_checker.ledger import Ledger
-from cometmq.txn_checker.tables import CHUNK
+from cometmq.txn_checker.tables import CHUNK, NO_HALF, Half, State
 
 FOLDER = "/txn/broker-a"
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from cometmq.txn_checker.entry import NO_IMMUNITY, Check, Entry, State
-from cometmq.txn_checker.rounds import Due, due
+from cometmq.txn_checker.asking import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings
-from cometmq.txn_checker.tables import OpenHalf
+from cometmq.txn_checker.tables import NO_IMMUNITY, Check, Entry, OpenHalf, State
 
 STORED_S = 1_000
 SETTINGS = TxnCheckerSettings(

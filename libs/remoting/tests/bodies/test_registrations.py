@@ -14,7 +14,6 @@ from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.registrations import (
     INFLATED_BYTES_MAX,
     SMALL_BYTES,
-    decode_registered_topics,
     decode_registration,
     decode_version,
     registration_steps,
@@ -73,16 +72,11 @@ def test_names_queues_and_permissions_are_read(compressed: bool) -> None:
         ] == [(name, 3, 16, 6) for name in whole.topic_config_table]
 
 
-def test_the_dialect_of_java_and_old_brokers_are_read() -> None:
-    bare = b'{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"T":{"perm":null}}}'
-    (topic,) = decode_registered_topics(bare).topics
-    assert (topic.topic_name, topic.perm) == ("T", 6)
+def test_the_dialect_of_java_is_read() -> None:
     (topic,) = decode_registration(
         table(b"T:{perm:'4'}".replace(b"'", b'"')), compressed=False
     ).topics
     assert (topic.topic_name, topic.perm) == ("T", 4)
-    (topic,) = decode_registered_topics(b'{"topicConfigTable":{"T":{"topicName":"T"}}}').topics
-    assert topic.topic_name == "T"
 
 
 @pytest.mark.parametrize(

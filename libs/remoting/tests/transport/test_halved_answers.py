@@ -11,8 +11,7 @@ import pytest
 
 from cometmq.remoting import OK, RequestCode
 from cometmq.remoting.errors import ConnectionLost, RequestTimeout
-from cometmq.remoting.transport import ClientSettings
-from cometmq.remoting.transport.peer import own_requests
+from cometmq.remoting.transport import ClientSettings, protocol
 from cometmq.testing.remoting.half_answers import half_answers
 
 BEAT = RequestCode.HEART_BEAT
@@ -21,7 +20,7 @@ QUICK = ClientSettings(check_interval_ms=20)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_requests, "PACE_MS", 30)
+    monkeypatch.setattr(protocol, "PACE_MS", 30)
 
 
 class Writer(asyncio.Protocol):
@@ -100,7 +99,7 @@ async def test_an_answer_that_arrives_slowly_keeps_its_connection(
     new_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests behind it time out, but it will be complete within two minutes."""
-    monkeypatch.setattr(own_requests, "PACE_MS", 500)
+    monkeypatch.setattr(protocol, "PACE_MS", 500)
     client = new_client(QUICK)
     async with broken_server(more=bytes(64 * 1024)) as address:
         for _ in range(40):

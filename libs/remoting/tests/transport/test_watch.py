@@ -11,7 +11,7 @@ import pytest
 from cometmq.remoting import OK, Call, Reply, RequestCode
 from cometmq.remoting.errors import ConnectionLost
 from cometmq.remoting.transport import RemotingClient
-from cometmq.remoting.transport.watch import Watch, undelivered_bytes
+from cometmq.remoting.transport.client import Watch, undelivered_bytes
 
 BEAT = RequestCode.HEART_BEAT
 SMALL_BUFFER = 4_096

@@ -11,9 +11,9 @@ a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for th
 
 import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as quote
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -241,93 +241,30 @@ class PullReplyPlan(HeaderPlan):
         )
 
 
-_PULLED_NAMES: Final = (b"suggestWhichBrokerId", b"nextBeginOffset", b"minOffset", b"maxOffset")
 _PULLED: Final = (
     '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d",'
     f'"minOffset":"%d","maxOffset":"%d"}},"flag":{FLAG_REPLY}{MIDDLE}%d,"remark":%b{TAIL}'
 ).encode()
 
 
-def _sent_pieces(constant: ConstantExt) -> list[bytes]:
-    """Return the constant parts around the five values in the JSON header of a send's answer."""
-    more = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
-    pieces = [
-        '{"code":',
-        ',"extFields":{"msgId":',
-        ',"queueId":"',
-        '","queueOffset":"',
-        f'"{more}}},"flag":{FLAG_REPLY}{MIDDLE}',
-        TAIL,
-    ]
-    return [piece.encode("utf-8", "replace") for piece in pieces]
+def lane_pieces(
+    code: int, names: Sequence[str], constant: ConstantExt = _NO_EXT, remark: str | None = None
+) -> dict[str, Any]:
+    """Return the constant parts of answers, as arguments of an encoder outside Python.
 
-
-class SentPieces(NamedTuple):
-    """The constant parts of the answer to a stored message, for an encoder outside Python."""
-
-    json: tuple[bytes, bytes, bytes, bytes, bytes]
-    """The parts of a JSON header around id (plain ASCII), queue id, queue offset and opaque."""
-    binary_head: bytes
-    """Code, language and version of a binary header."""
-    flag: int
-    binary_entries: bytes
-    """The ext fields that follow id, queue id and queue offset."""
-
-
-class PulledPieces(NamedTuple):
-    """The constant parts of the answer to a pull, for an encoder outside Python."""
-
-    json: tuple[bytes, bytes, bytes, bytes, bytes, bytes]
-    """The parts of a JSON header around the four numbers and the opaque."""
-    binary_head: bytes
-    """Code, language and version of a binary header."""
-    flag: int
-    remark: bytes
-    names: tuple[bytes, ...]
-    """The names of the four ext fields in a binary header."""
-
-
-def pulled_pieces(code: int, remark: str) -> PulledPieces:
-    """Return the constant parts of answers with this code and remark, which must be plain ASCII."""
-    before_broker, *between, end = _PULLED.split(b"%d")[1:]
-    before_remark, after_remark = end.split(b"%b")
-    end = before_remark + quote(remark).encode() + after_remark
-    before_broker = b'{"code":%d%b' % (code, before_broker)
-    first, second, third, before_opaque = between
-    return PulledPieces(
-        (before_broker, first, second, third, before_opaque, end),
-        binary_head(code, FLAG_REPLY, 0, None, b"")[:5],
-        FLAG_REPLY,
-        remark.encode(),
-        _PULLED_NAMES,
-    )
-
-
-class PlainPieces(NamedTuple):
-    """The constant parts of an answer without fields, for an encoder outside Python."""
-
-    json: tuple[bytes, bytes]
-    """The parts before and after the opaque, which is a decimal number."""
-    binary: tuple[bytes, bytes]
-    """The parts before and after the opaque, which is four bytes."""
-
-
-def plain_pieces(code: int) -> PlainPieces:
-    """Return the constant parts of answers with this code, no fields and no remark."""
+    `json` has the parts of a JSON header around the values of `names`, which are plain ASCII, and
+    the opaque; `binary_head` is code, language and version of a binary header. `plain_json` and
+    `plain_binary` are the parts around the opaque of an answer without fields and remark.
+    """
+    fields = [f'{quote(name)}:"\0"' for name in names]
+    fields += [f"{quote(name)}:{quote(value)}" for name, value in constant.items()]
+    after, said = f'"flag":{FLAG_REPLY}{MIDDLE}\0', f',"remark":{quote(remark)}' if remark else ""
+    json = f'{{"code":{code},"extFields":{{{",".join(fields)}}},{after}{said}{TAIL}'
     head = binary_head(code, FLAG_REPLY, 0, None, b"")
-    return PlainPieces(
-        (f'{{"code":{code},"flag":{FLAG_REPLY}{MIDDLE}'.encode(), TAIL.encode()),
-        (head[:5], head[9:]),
-    )
-
-
-def sent_pieces(constant: ConstantExt, code: int) -> SentPieces:
-    """Return the constant parts of answers with this code and these shared ext fields."""
-    start, before_id, before_queue, before_offset, before_opaque, end = _sent_pieces(constant)
-    before_id = b'%b%d%b"' % (start, code, before_id)
-    return SentPieces(
-        (before_id, b'"' + before_queue, before_offset, before_opaque, end),
-        binary_head(code, FLAG_REPLY, 0, None, b"")[:5],
-        FLAG_REPLY,
-        binary_constant(constant),
-    )
+    return {
+        "json": json.encode("utf-8", "replace").split(b"\0"),
+        "binary_head": head[:5],
+        "flag": FLAG_REPLY,
+        "plain_json": f'{{"code":{code},{after}{TAIL}'.encode().split(b"\0"),
+        "plain_binary": [head[:5], head[9:]],
+    }

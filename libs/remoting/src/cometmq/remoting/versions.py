@@ -21,10 +21,6 @@ CURRENT_VERSION: Final = V4_9_4
 RESET_OFFSET_MIN: Final = 28
 """The first client that resets its offsets when a broker asks (220)."""
 
-REGISTER_WITH_FILTER_SERVERS_MIN: Final = 37
-"""The first broker whose registration body (103) wraps topics and filter servers; older ones send
-only topics."""
-
 CLIENT_CALLS_MIN: Final = 62
 """The first client that answers questions about its state (307) and consumes one message on request
 (309)."""

@@ -18,8 +18,7 @@ from cometmq.namesrv.limits import (
 )
 from cometmq.namesrv.route_table import RouteTable
 from cometmq.namesrv.settings import NamesrvSettings
-from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import CommandError
+from cometmq.remoting.errors import ServerError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import Clock
@@ -100,6 +99,4 @@ class Namesrv:
         try:
             await self._save_file(Path(path), encode)
         except OSError as error:
-            raise CommandError(
-                ResponseCode.SYSTEM_ERROR, f"cannot write {path}: {error.strerror}"
-            ) from error
+            raise ServerError(f"cannot write {path}: {error.strerror}") from error

@@ -10,11 +10,13 @@ visible again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from cometmq.remoting.bodies.registrations import RegisteredTopic
 from cometmq.remoting.bodies.route import QueueData
+from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.incremental import Steps, finish
 
@@ -29,27 +31,9 @@ connection may remove 64 groups.
 PUT_STEP_TOPICS: Final = 1_000
 """Number of topics that are added in one step of at most 2 ms."""
 
+Topic = RegisteredTopic | TopicConfig
 Queues = Mapping[str, QueueData]
 """A topic's queues by broker group."""
-
-
-class Topic(Protocol):
-    """The fields of a registered topic that clients get in routes."""
-
-    @property
-    def topic_name(self) -> str: ...
-
-    @property
-    def read_queue_nums(self) -> int: ...
-
-    @property
-    def write_queue_nums(self) -> int: ...
-
-    @property
-    def perm(self) -> int: ...
-
-    @property
-    def topic_sys_flag(self) -> int: ...
 
 
 class TopicRoutes:

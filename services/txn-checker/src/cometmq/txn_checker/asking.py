@@ -10,16 +10,16 @@ A check is counted after the broker has answered; a crash before that repeats th
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Final
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.txn_checker.broker_link import BrokerLink
 from cometmq.txn_checker.ledger import Ledger
-from cometmq.txn_checker.rounds import Due, due
+from cometmq.txn_checker.reading import FollowerStats
 from cometmq.txn_checker.settings import TxnCheckerSettings
-from cometmq.txn_checker.stats import FollowerStats
-from cometmq.txn_checker.tables import OpenHalf
+from cometmq.txn_checker.tables import NO_IMMUNITY, OpenHalf
 
 QUESTIONS_AT_ONCE: Final = 64
 
@@ -28,6 +28,43 @@ ABSENT_ROUNDS: Final = 8
 of rounds. It is not skipped always, because groups are known by a hash, which another group may
 share.
 """
+
+
+CLOCK_STEP_S: Final = 60
+"""How far the broker's clock may be ahead of the checker's."""
+
+
+class Due(Enum):
+    WAIT = "wait"
+    ASK = "ask"
+    SET_ASIDE = "set aside"
+
+
+def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
+    """Return whether to check a transaction, to set it aside, or to wait.
+
+    A transaction is set aside when it is too old, or after `transactionCheckMax` checks.
+
+    Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here,
+    only checks that reached a producer count, so a transaction without a producer is set aside
+    because of its age.
+    """
+    age_s = now_s - half.entry.stored_s
+    if age_s < -CLOCK_STEP_S and not half.check.asked_s:
+        return Due.ASK  # the clock was set back: the age is unknown
+    if age_s > settings.age_max_s:
+        return Due.SET_ASIDE
+    check = half.check
+    rested_s = now_s - check.asked_s
+    is_rested = not 0 <= rested_s < settings.transaction_check_interval // 1_000
+    if check.asked_count >= settings.transaction_check_max:
+        return Due.SET_ASIDE if is_rested else Due.WAIT
+    if check.asked_s:
+        return Due.ASK if is_rested else Due.WAIT
+    own = check.immunity_s
+    immunity_ms = settings.transaction_time_out if own == NO_IMMUNITY else own * 1_000
+    least_age_ms = max(0, age_s * 1_000 - 999)  # the table stores whole seconds
+    return Due.ASK if least_age_ms >= immunity_ms else Due.WAIT
 
 
 class Asker:

@@ -38,8 +38,8 @@ from cometmq.remoting.message.flags import PullSysFlag, java_hash
 from cometmq.remoting.message.properties import PropertyKey, property_value
 from cometmq.remoting.message.record import MessageRecord, decode_records
 from cometmq.remoting.names import ALL_TAGS, CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
-from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY, Half
 from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.tables import COUNT_MAX, NO_IMMUNITY, Half
 
 QUEUE_ID: Final = 0
 MISSING_MAX: Final = 4_096

@@ -11,22 +11,28 @@ servers report it.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from cometmq.remoting.errors import AccessDenied, CometError
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    ServiceNotAvailable,
+    SlaveNotAvailable,
+    SystemBusy,
+    TransportError,
+)
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.saves import Saver
+from cometmq.runtime.saves import Job, Saver
 from cometmq.store.errors import DiskError
 from cometmq.txn_checker.asking import Asker
-from cometmq.txn_checker.back_off import BackOff
 from cometmq.txn_checker.broker_link import BrokerLink
-from cometmq.txn_checker.ledger import Ledger
-from cometmq.txn_checker.progress import Progress
-from cometmq.txn_checker.reading import QueueReader
+from cometmq.txn_checker.ledger import Checkpoint, Ledger
+from cometmq.txn_checker.reading import FollowerStats, QueueReader
 from cometmq.txn_checker.settings import TxnCheckerSettings
-from cometmq.txn_checker.stats import FollowerStats
 
 OTHER_MAKER_WAIT_S: Final = 60.0
 PROBE_INTERVAL_MS: Final = 1_000
@@ -34,6 +40,77 @@ PROBE_INTERVAL_MS: Final = 1_000
 a former master serves them as a slave, and a frozen master keeps its connections.
 """
 MOVED: Final = "another master is registered, which has not answered yet"
+
+
+FIRST_MS: Final = 100
+FAILOVER_MAX_MS: Final = 1_000
+"""Longest pause after a failure that a failover may have caused."""
+_OF_FAILOVERS: Final = (TransportError, SlaveNotAvailable, ServiceNotAvailable, SystemBusy)
+
+
+class BackOff:
+    """The pause before the next attempt: it doubles with each failure, from FIRST_MS up to a bound.
+
+    During a failover the old master refuses requests or has stopped, and the next attempt may
+    already reach the new master, so the pauses remain short. All other failures, such as a refused
+    account or a failing disk, last until a person acts, so the pauses grow.
+    """
+
+    def __init__(self, longest_ms: int) -> None:
+        self._longest_ms = longest_ms
+        self._next_ms = FIRST_MS
+        self.pause_ms = 0
+
+    def restart(self) -> None:
+        """Return to the shortest pause."""
+        self._next_ms = FIRST_MS
+        self.pause_ms = 0
+
+    def failed(self, errors: Iterable[BaseException], *, may_be_back_soon: bool) -> None:
+        """Choose the next pause. It is at most FAILOVER_MAX_MS if `may_be_back_soon` and a failover
+        may have caused all the errors.
+        """
+        longest_ms = self._longest_ms
+        if may_be_back_soon and all(isinstance(error, _OF_FAILOVERS) for error in errors):
+            longest_ms = min(longest_ms, FAILOVER_MAX_MS)
+        self.pause_ms = min(self._next_ms, longest_ms)
+        self._next_ms = min(self.pause_ms * 2, self._longest_ms)
+
+
+class Progress:
+    """Commits offsets to the broker, and takes checkpoints of the ledger."""
+
+    def __init__(self, link: BrokerLink, saver: Saver) -> None:
+        self._link = link
+        self._saver = saver
+        self._committed: tuple[int, int] | None = None
+
+    def forget(self) -> None:
+        """Make the next `commit` send even unchanged offsets: the broker may have lost them."""
+        self._committed = None
+
+    async def commit(self, ledger: Ledger) -> None:
+        """Commit to the broker the offsets below which every transaction has ended."""
+        low_water = ledger.halves.low_water
+        marks = (low_water, ledger.ops.mark(low_water))
+        if marks != self._committed:
+            await self._link.commit(HALF_TOPIC, marks[0])
+            await self._link.commit(OP_HALF_TOPIC, marks[1])
+            self._committed = marks
+
+    async def checkpoint(self, ledger: Ledger) -> None:
+        """Sync the ledger's tables if anything changed."""
+        if not ledger.is_changed:
+            return
+        done: list[Checkpoint] = []
+
+        def begin() -> Job:
+            done.append(ledger.checkpoint())
+            return done[-1].sync
+
+        await self._saver.save(Path(ledger.folder), begin)
+        if done:
+            ledger.note_synced(done[-1])
 
 
 class Follower:

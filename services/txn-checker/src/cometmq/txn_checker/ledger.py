@@ -22,8 +22,18 @@ from typing import Final, NamedTuple
 
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.redo_log import FILE_BYTES, Record, RedoLog
-from cometmq.txn_checker.entry import CHECK, COUNT_MAX, ENTRY, Half, State
-from cometmq.txn_checker.tables import CHUNK, OP, HalfTable, OpenHalf, OpTable
+from cometmq.txn_checker.tables import (
+    CHECK,
+    CHUNK,
+    COUNT_MAX,
+    ENTRY,
+    OP,
+    Half,
+    HalfTable,
+    OpenHalf,
+    OpTable,
+    State,
+)
 
 ENTRIES_PER_FILE: Final = 250_000
 REDO_LOG: Final = "redolog"

@@ -9,13 +9,27 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.txn_checker.broker_link import BrokerLink, Pulled, ended_by, half_of
-from cometmq.txn_checker.entry import NO_HALF
 from cometmq.txn_checker.ledger import Ledger
 from cometmq.txn_checker.settings import TxnCheckerSettings
-from cometmq.txn_checker.stats import FollowerStats
-from cometmq.txn_checker.tables import HalfTable, OpTable
+from cometmq.txn_checker.tables import NO_HALF, HalfTable, OpTable
 
 TOPIC_WAIT_S: Final = 1.0
+
+
+class FollowerStats:
+    """Counters for one followed broker."""
+
+    def __init__(self) -> None:
+        self.asked_count = 0
+        self.unasked_count = 0
+        self.aside_count = 0
+        self.gone_count = 0
+        self.round_count = 0
+        self.failed_count = 0
+        self.refused_count = 0
+        self.half_behind = 0
+        self.op_behind = 0
+        self.is_following = False
 
 
 class QueueReader:

@@ -4,17 +4,173 @@
 The index of an entry is the message's offset in its queue. A table has the entries from `begin` up
 to and without `next`; `next` is also the next offset to read from the broker's queue. The ledger
 writes each change to its redo log before it changes a table.
+
+Compatibility: the transaction state table of RocketMQ 3 has the same 24-byte entries
+(docs/protocol/state-table.md).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import Disk
-from cometmq.txn_checker.entry import CHECK, ENTRY, Check, Entry, State
-from cometmq.txn_checker.entry_files import EntryFiles
+from cometmq.store.disk import Disk, DiskFile
+
+ENTRY: Final = Struct(">qiiii")
+CHECK: Final = Struct(">IHH")
+NO_IMMUNITY: Final = 0xFFFF
+COUNT_MAX: Final = 0xFFFF
+
+
+class State(IntEnum):
+    """The state of a transaction; 0 marks an entry that was never written."""
+
+    PREPARED = 4
+    COMMITTED = 8
+    ROLLED_BACK = 12
+
+
+class Entry(NamedTuple):
+    """One half message; its index in the table is its offset in the half queue."""
+
+    physical_offset: int
+    size: int
+    stored_s: int
+    """Seconds since 1970."""
+    group_hash: int
+    """Java's hash of the producer group."""
+    state: int
+
+
+class Check(NamedTuple):
+    """The number and time of the checks of one half message."""
+
+    asked_s: int
+    """Time of the last check in seconds since 1970; 0 if there was none."""
+    asked_count: int
+    immunity_s: int
+    """Minimum age at the first check, from the message's properties; NO_IMMUNITY if it has none, so
+    that the setting applies.
+    """
+
+
+class Half(NamedTuple):
+    """A half message as read from its queue."""
+
+    physical_offset: int
+    size: int
+    stored_s: int
+    group_hash: int
+    immunity_s: int = NO_IMMUNITY
+    check_count: int = 0
+    """Number of checks that a RocketMQ broker made before, from the message's properties."""
+    state: State = State.PREPARED
+
+    def entry(self) -> bytes:
+        return ENTRY.pack(
+            self.physical_offset, self.size, self.stored_s, self.group_hash, self.state
+        )
+
+    def check(self) -> bytes:
+        return CHECK.pack(0, self.check_count, self.immunity_s)
+
+
+NO_HALF: Final = Half(0, 0, 0, 0, state=State.ROLLED_BACK)
+"""Stands for a half message that is missing from the queue."""
+
+
+class EntryFiles:
+    """A table on disk: numbered entries of one size in files of one size.
+
+    Each file is named after the offset of its first byte in the table. Entries without a file read
+    as zeros. A write reaches the page cache; it is durable once its file is synced.
+    """
+
+    def __init__(self, disk: Disk, folder: str, *, entry_bytes: int, entries_per_file: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._entry_bytes = entry_bytes
+        self._file_bytes = entry_bytes * entries_per_file
+        self._files: dict[int, DiskFile] = {}
+        self.write_count = 0
+        self._unsynced: dict[int, int] = {}  # start of a file -> number of its last write
+        for name in disk.names(folder):
+            if name.isdigit() and int(name) % self._file_bytes == 0:
+                self._files[int(name)] = disk.open(f"{folder}/{name}")
+
+    def read(self, index: int, count: int) -> bytes:
+        parts = []
+        for start, offset, size in self._pieces(index, count):
+            file = self._files.get(start)
+            parts.append(
+                bytes(size) if file is None else file.read(offset, size).ljust(size, b"\0")
+            )
+        return b"".join(parts)
+
+    def write(self, index: int, data: bytes) -> None:
+        """Replace the entries from `index` on; raise DiskError if the disk refuses."""
+        position = 0
+        for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
+            file = self._files.get(start) or self._create(start)
+            file.write(offset, [data[position : position + size]])
+            self.write_count += 1
+            self._unsynced[start] = self.write_count
+            position += size
+
+    def unsynced(self) -> list[DiskFile]:
+        """Return the files with writes not yet confirmed by `note_synced`."""
+        return [self._files[start] for start in self._unsynced]
+
+    def note_synced(self, write_count: int) -> None:
+        """Record that the first `write_count` writes are durable."""
+        for start in [start for start, last in self._unsynced.items() if last <= write_count]:
+            del self._unsynced[start]
+
+    def drop_below(self, index: int) -> None:
+        """Delete the files that hold only entries below `index`."""
+        for start in [
+            start for start in self._files if start + self._file_bytes <= self._at(index)
+        ]:
+            self._remove(start)
+
+    def clear(self) -> None:
+        for start in list(self._files):
+            self._remove(start)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._files) * self._file_bytes
+
+    def _at(self, index: int) -> int:
+        return index * self._entry_bytes
+
+    def _pieces(self, index: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Split a range of entries at file boundaries: yield each file's start, the offset in the
+        file, and the number of bytes.
+        """
+        position, end = self._at(index), self._at(index + count)
+        while position < end:
+            start = position - position % self._file_bytes
+            size = min(end, start + self._file_bytes) - position
+            yield start, position - start, size
+            position += size
+
+    def _create(self, start: int) -> DiskFile:
+        path = self._path(start)
+        file = self._disk.create(path, self._file_bytes, temporary=f"{self._folder}.new")
+        self._files[start] = file
+        return file
+
+    def _remove(self, start: int) -> None:
+        del self._files[start]
+        self._unsynced.pop(start, None)
+        self._disk.remove(self._path(start))
+
+    def _path(self, start: int) -> str:
+        return f"{self._folder}/{start:020d}"
+
 
 CHUNK: Final = 4_096
 """Number of entries in a chunk. Open entries are counted per chunk, so that rounds skip chunks

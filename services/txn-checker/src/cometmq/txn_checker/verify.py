@@ -21,8 +21,8 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.flags import java_hash
 from cometmq.store.layout import FOREIGN
 from cometmq.store.os_disk import OsDisk
-from cometmq.txn_checker.entry import Entry, State
 from cometmq.txn_checker.ledger import FOLDERS, REDO_LOG, Ledger
+from cometmq.txn_checker.tables import Entry, State
 
 DIFFERENCES_MAX: Final = 1_000
 _COPY_ATTEMPTS: Final = 10

@@ -134,22 +134,6 @@ def registration_steps(data: Buffer, *, compressed: bool) -> _Steps[Registered]:
     return Registered(table.data_version, topics, plain.filter_server_list)
 
 
-def decode_registered_topics(data: Buffer) -> Registered:
-    """Decode the topics that brokers before 3.0.11 register without a list of filter servers."""
-    return _finish(registered_topics_steps(data))
-
-
-def registered_topics_steps(data: Buffer) -> _Steps[Registered]:
-    """Decode the body of a broker before 3.0.11 in steps; see `decode_registered_topics`."""
-    try:
-        version, topics = yield from _table(data)
-        return Registered(version, topics, [])
-    except _NOT_STRICT:  # the dialect reader decides
-        pass
-    table = _dialect(_PlainTable, data)
-    return Registered(table.data_version, _named(table.topic_config_table), [])
-
-
 def _finish(steps: _Steps[T]) -> T:
     try:
         while True:

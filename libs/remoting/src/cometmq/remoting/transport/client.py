@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client with one connection per address, opened on first use and reopened after a loss."""
 
+import array
 import asyncio
+import fcntl
 import os
 import socket
 import ssl
+import termios
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -28,7 +31,7 @@ from cometmq.remoting.raw import Body
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.peer.client_intake import ClientIntake
+from cometmq.remoting.transport.peer.intake import ClientIntake
 from cometmq.remoting.transport.protocol import Parts, PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.stats import TransportStats
@@ -39,7 +42,6 @@ from cometmq.remoting.transport.tls_contexts import (
     client_context,
     name_of,
 )
-from cometmq.remoting.transport.watch import Watch
 from cometmq.remoting.types import Buffer
 
 _UNTRUSTED: Final = frozenset({18, 19, 20, 21})
@@ -67,6 +69,42 @@ class _Turns(asyncio.Lock):
 
     callers = 0
     """Number of callers that connect or wait; the lock exists until it is 0."""
+
+
+class Watch:
+    """Detects whether any byte moves on a connection from now on.
+
+    Bytes that arrive count, and so does output that was unsent at the start and has reached the
+    other host. Later output does not count, because a host accepts it even if its processes are
+    stopped.
+    """
+
+    def __init__(self, peer: PeerProtocol) -> None:
+        self._peer = peer
+        self._active_ms = peer.active_ms()
+        self._waiting_bytes = undelivered_bytes(peer)
+        self._delivered_bytes = peer.outlet.written_bytes - self._waiting_bytes
+
+    def has_moved(self) -> bool:
+        """Return whether anything has moved; a closed connection has not."""
+        peer = self._peer
+        if not peer.is_open:
+            return False
+        if peer.active_ms() != self._active_ms:
+            return True
+        if not self._waiting_bytes:
+            return False
+        return peer.outlet.written_bytes - undelivered_bytes(peer) > self._delivered_bytes
+
+
+def undelivered_bytes(peer: PeerProtocol) -> int:
+    """Return the bytes that the peer has not acknowledged, as far as the system reports them."""
+    queued, sock = array.array("i", [0]), peer.info("socket")
+    try:
+        fcntl.ioctl(-1 if sock is None else sock.fileno(), termios.TIOCOUTQ, queued)
+    except (OSError, ValueError):  # the socket is closed, or the system does not tell
+        queued[0] = 0
+    return peer.outlet.unsent_bytes + queued[0]
 
 
 class RemotingClient:

@@ -17,7 +17,6 @@ from cometmq.remoting.transport.peer.outlet import Outlet
 from cometmq.remoting.transport.protocol import Parts
 from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ConnectionSettings
-from cometmq.remoting.transport.tls_contexts import NativeSession
 from cometmq.remoting.types import Buffer
 
 if TYPE_CHECKING:
@@ -173,8 +172,8 @@ class LanePeer(ServerPeer):
     # Direct input and output
 
     @property
-    def session(self) -> NativeSession | None:
-        """The native TLS session, if there is one."""
+    def session(self) -> Any:
+        """The native TLS session; None if there is none."""
         pipe = None if self.tls is None else self.tls.pipe
         return None if pipe is None else pipe.session
 

@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import ssl
 from time import time  # noqa: TID251  # certificates expire by the system's clock
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from cometmq.remoting.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls_contexts import (
-    NativeSession,
     ServerTls,
     TlsEngine,
     WatchedContext,
@@ -37,34 +36,6 @@ their keys only after gigabytes.
 """
 
 
-class Pipe(Protocol):
-    """The server's end of one TLS connection, which works on bytes instead of a socket."""
-
-    @property
-    def session(self) -> NativeSession | None:
-        """The native session, if there is one."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the handshake is complete."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the peer has announced the end of its input."""
-
-    def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the decrypted bytes, and the bytes that TLS itself has to send."""
-
-    def encrypt(self, data: Buffer) -> bytes:
-        """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
-
-    def alert(self) -> bytes:
-        """Return the alert that tells the peer why `decrypt` failed; empty if there is none."""
-
-    def close(self) -> bytes:
-        """Return the alert that announces the end of the connection."""
-
-
 class UnsupportedPeerError(Exception):
     """Native code supports nothing that the peer offers, so OpenSSL must serve the connection."""
 
@@ -75,11 +46,11 @@ class UnsupportedPeerError(Exception):
 
 
 class NativePipe:
-    """A pipe made of a native session."""
+    """Encrypts and decrypts one connection with a native session (`cometmq.accel.TlsSession`)."""
 
     __slots__ = ("_context", "_seen", "session")
 
-    def __init__(self, session: NativeSession, context: ssl.SSLContext) -> None:
+    def __init__(self, session: Any, context: ssl.SSLContext) -> None:
         """Use `context` if native code supports nothing that the peer offers."""
         self.session = session
         self._context: ssl.SSLContext | None = context
@@ -88,12 +59,12 @@ class NativePipe:
     @property
     def is_ready(self) -> bool:
         """Whether the handshake is complete."""
-        return self.session.is_ready
+        return bool(self.session.is_ready)
 
     @property
     def is_finished(self) -> bool:
         """Whether the peer has announced the end of its input."""
-        return self.session.is_finished
+        return bool(self.session.is_finished)
 
     def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the decrypted bytes, and the bytes that TLS itself has to send."""
@@ -112,17 +83,18 @@ class NativePipe:
     def encrypt(self, data: Buffer) -> bytes:
         """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
         try:
-            return self.session.encrypt(data)
+            sealed: bytes = self.session.encrypt(data)
         except ValueError as error:
             raise LocalProtocolError(str(error)) from error
+        return sealed
 
     def alert(self) -> bytes:
         """Return the alert that tells the peer why `decrypt` failed; empty if there is none."""
-        return self.session.alert()
+        return bytes(self.session.alert())
 
     def close(self) -> bytes:
         """Return the alert that announces the end of the connection."""
-        return self.session.close()
+        return bytes(self.session.close())
 
 
 class Records:
@@ -242,6 +214,10 @@ class TlsPipe:
         return self._outgoing.read()
 
 
+Pipe: TypeAlias = NativePipe | TlsPipe
+"""The server's end of one TLS connection, which works on bytes instead of a socket."""
+
+
 def tls_advice(error: Exception) -> str:
     """Return advice if the server's alert asks for a client certificate, otherwise ""."""
     if not isinstance(error, ssl.SSLError) or "CERTIFICATE_REQUIRED" not in str(error):
@@ -294,7 +270,7 @@ class TlsGate:
         """The context whose files may change; None until the first one is built."""
         return self._watched
 
-    def open(self, *, is_tls: bool) -> Pipe | None:
+    def open(self, *, is_tls: bool) -> "Pipe | None":
         """Return the pipe of a TLS connection, or None for a plain one.
 
         Raise RemoteProtocolError if the settings do not allow the connection.

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.settled import Settled
 from cometmq.remoting.transport.settings import TlsSettings
-from cometmq.remoting.types import Buffer
 
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
@@ -33,59 +32,18 @@ _TEST_NAME: Final = "cometmq-test"
 Contents = tuple[bytes | None, ...]
 
 
-class NativeSession(Protocol):
-    """The server's end of one TLS connection in native code; see `cometmq.accel.TlsSession`."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the handshake is complete."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the peer has announced the end of its input."""
-
-    @property
-    def is_incompatible(self) -> bool:
-        """Whether `decrypt` has failed because the session supports nothing that the peer
-        offers.
-        """
-
-    def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the decrypted bytes, and the bytes that TLS itself has to send; raise ValueError
-        if the connection must end.
-        """
-
-    def encrypt(self, data: Buffer) -> bytes:
-        """Return plain bytes as TLS records; raise ValueError before the handshake."""
-
-    def alert(self) -> bytes:
-        """Return the bytes that TLS itself has to send."""
-
-    def close(self) -> bytes:
-        """Return the alert that announces the end of the connection."""
-
-
-class NativeContext(Protocol):
-    """A server's certificate, key and rules in native code."""
-
-    def session(self) -> NativeSession:
-        """Return the TLS state of a new connection."""
-
-
-class TlsEngine(Protocol):
-    """Native code for TLS; see `cometmq.accel.TlsContext`."""
-
-    def __call__(
-        self, chain: bytes, key: bytes, *, trusted: bytes | None, is_required: bool
-    ) -> NativeContext:
-        """Read files in PEM form; raise ValueError if they cannot be used."""
+TlsEngine = Callable[..., Any]
+"""Makes a native context of a certificate chain and a key in PEM form, of `trusted` certificates,
+and of whether clients must show one (`is_required`); raises ValueError if it cannot use them. See
+`cometmq.accel.TlsContext`.
+"""
 
 
 class ServerTls(NamedTuple):
     """How a server serves TLS connections."""
 
     context: ssl.SSLContext
-    native: NativeContext | None
+    native: Any
     """The native context that serves connections; None if OpenSSL serves them."""
     fault: str
     """Why native code cannot serve connections although it is installed; otherwise empty."""
@@ -197,7 +155,7 @@ def server_tls(settings: TlsSettings, engine: TlsEngine | None) -> ServerTls:
         return ServerTls(context, None, str(error))
 
 
-def _native_context(settings: TlsSettings, engine: TlsEngine) -> NativeContext:
+def _native_context(settings: TlsSettings, engine: TlsEngine) -> Any:
     """Raise ValueError with the reason if native code cannot use the files."""
     if settings.cert_path is None:  # test mode
         pem = _certificate().self_signed_pem(_TEST_NAME).encode()

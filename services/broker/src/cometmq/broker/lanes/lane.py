@@ -28,7 +28,7 @@ from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.frame import FRAME_BYTES_MAX
-from cometmq.remoting.header_plan import plain_pieces, sent_pieces
+from cometmq.remoting.header_plan import binary_constant, lane_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part
@@ -241,8 +241,7 @@ class BrokerLane:
 
 def _build(broker: Broker, access: LaneAccess) -> "SendLane":
     settings = broker.settings
-    pieces = sent_pieces(broker.config.send_ext, ResponseCode.SUCCESS)
-    plain = plain_pieces(ResponseCode.SUCCESS)
+    constant, names = broker.config.send_ext, ("msgId", "queueId", "queueOffset")
     delays_ms = broker.deferred.delays.levels.delays_ms
     return accel.SendLane(
         store_host=broker.process.store_host,
@@ -251,12 +250,8 @@ def _build(broker: Broker, access: LaneAccess) -> "SendLane":
         body_bytes_max=settings.max_message_size,
         batch_count_max=settings.batch_messages_max,
         request_bytes_max=settings.mapped_file_size_commit_log - BLANK_BYTES_MIN,
-        json=list(pieces.json),
-        binary_head=pieces.binary_head,
-        flag=pieces.flag,
-        binary_entries=pieces.binary_entries,
-        plain_json=list(plain.json),
-        plain_binary=list(plain.binary),
+        **lane_pieces(ResponseCode.SUCCESS, names, constant),
+        binary_entries=binary_constant(constant),
         delayed=(SCHEDULE_TOPIC, delays_ms if max(delays_ms) <= DELAY_MS_MAX else ()),
         transactions=(HALF_TOPIC, OP_HALF_TOPIC, OP_TEXT, OP_TAG_CODE),
         accounts=access.native(),

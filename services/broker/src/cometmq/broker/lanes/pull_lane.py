@@ -46,7 +46,7 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
-from cometmq.remoting.header_plan import plain_pieces, pulled_pieces
+from cometmq.remoting.header_plan import lane_pieces
 from cometmq.remoting.transport.lane import Answered
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.queues.pulls import read_entries, read_log
@@ -280,21 +280,16 @@ class BrokerPulls:
 def _build(broker: Broker, access: LaneAccess) -> "PullLane":
     pulls = broker.store.pulls
     limits = pulls.limits
-    pieces = pulled_pieces(ResponseCode.SUCCESS, GetStatus.FOUND.name)
-    plain = plain_pieces(ResponseCode.SUCCESS)
+    names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
     return accel.PullLane(
         frame_bytes_max=FRAME_BYTES_MAX,
         cache_bytes=broker.settings.native_cache_bytes,
         count_max=limits.count_max,
         bytes_max=limits.bytes_max,
         memory_bytes=limits.memory_bytes,
-        json=list(pieces.json),
-        binary_head=pieces.binary_head,
-        flag=pieces.flag,
-        remark=pieces.remark,
-        names=list(pieces.names),
-        plain_json=list(plain.json),
-        plain_binary=list(plain.binary),
+        **lane_pieces(ResponseCode.SUCCESS, names, remark=GetStatus.FOUND.name),
+        remark=GetStatus.FOUND.name.encode(),
+        names=[name.encode() for name in names],
         queues=pulls.table.queues,
         read_log=read_log,
         read_entries=read_entries,

@@ -9,7 +9,6 @@ from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_with_lists
 from cometmq.remoting.bodies.queues import TopicList
-from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import (
     AddWritePermOfBroker,
@@ -20,7 +19,7 @@ from cometmq.remoting.commands.namesrv import (
     WipeWritePermOfBrokerReply,
 )
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.errors import CommandError, SettingsError
+from cometmq.remoting.errors import ServerError, SettingsError
 from cometmq.remoting.message.flags import TopicSysFlag
 from cometmq.runtime import properties
 from cometmq.runtime.incremental import Steps
@@ -105,21 +104,20 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
     names the key.
     """
     if len(call.body) > CONFIG_BYTES_MAX:
-        raise CommandError(
-            ResponseCode.SYSTEM_ERROR,
+        raise ServerError(
             f"settings of {len(call.body)} bytes: at most {CONFIG_BYTES_MAX} are accepted",
         )
     try:
         changes = properties.parse(str(call.body, "utf-8"))
     except ValueError as error:
-        raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.PROPERTIES_UNREADABLE) from error
+        raise ServerError(remarks.PROPERTIES_UNREADABLE) from error
     old = namesrv.settings
     if not any(map(old.knows, changes)):
         return OK
     try:
         namesrv.settings = old.updated(changes)
     except SettingsError as error:
-        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        raise ServerError(str(error)) from error
     changed = namesrv.settings.changed_since(old)
     if changed:
         namesrv.log.info("settings.changed", keys=sorted(changed))

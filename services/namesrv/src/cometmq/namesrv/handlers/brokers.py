@@ -21,7 +21,6 @@ from cometmq.remoting.bodies.registrations import (
     Registered,
     decode_version,
     is_large,
-    registered_topics_steps,
     registration_steps,
 )
 from cometmq.remoting.bodies.topic_config import DataVersion
@@ -34,11 +33,10 @@ from cometmq.remoting.commands.namesrv import (
     RegisterBrokerReply,
     UnregisterBroker,
 )
-from cometmq.remoting.errors import CommandError, RemoteProtocolError
+from cometmq.remoting.errors import CommandError, RemoteProtocolError, ServerError
 from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.transport.dispatch import InOrder
 from cometmq.remoting.types import Buffer
-from cometmq.remoting.versions import REGISTER_WITH_FILTER_SERVERS_MIN
 from cometmq.runtime.incremental import Steps, finish
 from cometmq.runtime.limits import address_peer
 
@@ -77,7 +75,7 @@ async def _register_later(
 def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
     header = call.header
     if header.body_crc32 and header.body_crc32 != (yield from _crc32(call.body)):
-        raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.CRC_MISMATCH)
+        raise ServerError(remarks.CRC_MISMATCH)
     digest = (yield from _digest(call.body)) if header.group_proof else b""
     is_proven = _is_proven(namesrv, header, digest)
     _refuse_stale(namesrv, header, is_proven=is_proven)
@@ -85,7 +83,7 @@ def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
     body = yield from _registered(call)
     yield from admit_registration(namesrv, call, body)
     if not call.peer.is_open:  # nothing would remove the broker when its connection ends
-        raise CommandError(ResponseCode.SYSTEM_ERROR, "the connection has ended")
+        raise ServerError("the connection has ended")
     if _claims(namesrv, header.broker_name) != claims:  # another broker registered meanwhile
         is_proven = _is_proven(namesrv, header, digest)
         _refuse_stale(namesrv, header, is_proven=is_proven)
@@ -198,8 +196,7 @@ def _refuse_stale(namesrv: Namesrv, header: RegisterBroker, *, is_proven: bool) 
         namesrv.log.info("broker.deposed", **facts)
     elif namesrv.may_warn("broker.stale"):
         namesrv.log.warning("broker.stale", **facts)
-    raise CommandError(
-        ResponseCode.SYSTEM_ERROR,
+    raise ServerError(
         f"{remarks.STALE_EPOCH}: {header.broker_addr} registers in epoch {header.group_epoch}, but"
         f" the group {name} is in epoch {epoch}",
     )
@@ -218,7 +215,7 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
     try:
         version = decode_version(call.body)
     except RemoteProtocolError as error:
-        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        raise ServerError(str(error)) from error
     changed, known = namesrv.routes.query_data_version(
         call.header.broker_addr,
         version,
@@ -230,15 +227,10 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
 
 
 def _registered(call: Call[RegisterBroker]) -> Steps[Registered]:
-    """Decode a registration; brokers before 3.0.11 send only their topics.
-
-    A malformed body raises SYSTEM_ERROR, so the connection stays open.
-    """
+    """Decode a registration. A malformed body raises SYSTEM_ERROR, so the connection stays open."""
     if not call.body:
         return Registered(DataVersion(), (), [])
     try:
-        if call.version < REGISTER_WITH_FILTER_SERVERS_MIN:
-            return (yield from registered_topics_steps(call.body))
         return (yield from registration_steps(call.body, compressed=call.header.compressed))
     except RemoteProtocolError as error:
-        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        raise ServerError(str(error)) from error
