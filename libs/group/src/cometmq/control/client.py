@@ -45,9 +45,7 @@ CONFIG_TIMEOUT_MS: Final = 10_000
 PROBE_TIMEOUT_MS: Final = 500
 ANSWER_BYTES_MAX: Final = 64 * 1024
 PROOF_ATTEMPTS: Final = 3
-"""Maximum number of attempts of one call: the first gets the challenge, and the
-challenge may change before the second.
-"""
+"""The first attempt gets the challenge, which may change before the second."""
 BACK_OFF_MS: Final = (100, 500)
 """First and longest pause between connection attempts; gRPC's default grows to two minutes."""
 RETIRED_MS: Final = 10_000
@@ -64,10 +62,9 @@ OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket c
 class MemberClient:
     """Calls one member over one connection, which is reopened when necessary.
 
-    Every call raises MemberUnreachable if the member does not answer, MemberUnproven if one end
-    does not prove that it knows the group's key, WrongMember if a different member answers, and
-    OrderRefused, with the member's reason, if the member refuses. An answer that cannot be read
-    raises RemoteProtocolError.
+    Calls raise MemberUnreachable without an answer, MemberUnproven if one end does not prove the
+    group's key, WrongMember if another member answers, OrderRefused with the member's reason, and
+    RemoteProtocolError for an answer that cannot be read.
     """
 
     def __init__(
@@ -80,12 +77,11 @@ class MemberClient:
         keys: Callable[[], Keys] = lambda: (),
         elector: str = "",
     ) -> None:
-        """`address` is the HOST:PORT of the member's control port; requires a running event loop.
+        """Needs a running event loop; raise SettingsError if `address` (HOST:PORT) is malformed.
 
-        Raise SettingsError if `address` is malformed.
-        `tls_name` is the name in the members' certificates, if it differs from the host of
-        `address`. If `keys` returns keys of the group, the member must prove that it knows the
-        first one. `elector` is the mark of an elector (`elector_mark`).
+        `tls_name` is the name in the members' certificates, if it differs from the host. If `keys`
+        returns keys of the group, the member must prove the first one. `elector` is an
+        `elector_mark`.
         """
         self.address = address
         self.target = target
@@ -135,10 +131,7 @@ class MemberClient:
                 yield self._report(message)
 
     async def order(self, order: Order, *, timeout_ms: int | None = None) -> Report:
-        """Send an order; return the member's status after it took effect.
-
-        The default of `timeout_ms` is that of the order's class.
-        """
+        """Send an order; return the member's status after it took effect."""
         name = type(order).__name__
         raw = METHODS[name].encode(self._to, order)
         return self._report(await self._call(name, raw, timeout_ms or order.timeout_ms))
@@ -177,10 +170,7 @@ class MemberClient:
     async def _call(
         self, name: str, raw: bytes, timeout_ms: int, *, reopens: bool = False
     ) -> bytes:
-        """Send a request, and return the answer.
-
-        With `reopens`, the connection is replaced if the call is not answered in time.
-        """
+        """Return the answer to a request; `reopens`: replace a connection that is late."""
         stub = self._channel.unary_unary(f"/{SERVICE}/{name}")
         for attempt in range(PROOF_ATTEMPTS):
             metadata, seal = self._proven(name, raw)
@@ -198,9 +188,7 @@ class MemberClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def _stream(self, name: str, raw: bytes, silence_ms: int) -> AsyncGenerator[bytes, None]:
-        """Send a request, and yield the messages of its answer; raise MemberUnreachable if the
-        connection fails, or if there is no message for `silence_ms`.
-        """
+        """Yield the messages of an answer; raise MemberUnreachable after `silence_ms`."""
         stub = self._channel.unary_stream(f"/{SERVICE}/{name}")
         for attempt in range(PROOF_ATTEMPTS):
             metadata, seal = self._proven(name, raw)
@@ -236,9 +224,7 @@ class MemberClient:
         return (*self._marks, (PROOF_KEY, proof)), seal
 
     def _is_challenged(self, error: grpc.aio.AioRpcError) -> bool:
-        """Return whether a refusal has a challenge that differs from the one used for the call, so
-        that the call can be repeated with it.
-        """
+        """Return whether a refusal has a new challenge, with which the call can be repeated."""
         challenge = dict(error.trailing_metadata() or ()).get(CHALLENGE_KEY)
         if not isinstance(challenge, bytes) or challenge == self._caller.challenge:
             return False
@@ -246,9 +232,7 @@ class MemberClient:
         return self._caller.has_keys
 
     def _opened(self, message: bytes, seal: Seal | None) -> bytes:
-        """Return a received message; raise MemberUnproven if it needs a proof and has no valid
-        one.
-        """
+        """Return a received message; raise MemberUnproven if its proof is missing or wrong."""
         if seal is not None and not seal.is_intact(message):
             raise self._unproven()
         return message
@@ -265,16 +249,12 @@ class MemberClient:
         self._closing.spawn(self._retire(channel), name="control-channel-close")
 
     async def _retire(self, channel: grpc.aio.Channel) -> None:
-        """Close a replaced channel once its calls have ended, at the latest after
-        RETIRED_MS.
-        """
+        """Close a replaced channel once its calls have ended."""
         await channel.close(RETIRED_MS / 1000)
         self._replaced.discard(channel)
 
     def _ended(self, error: asyncio.CancelledError) -> BaseException:
-        """Return the error for a cancelled call: gRPC cancels it with its task, and also
-        when its channel closes.
-        """
+        """Return the error for a call cancelled by gRPC: with its task, or its channel."""
         task = asyncio.current_task()
         if task is None or task.cancelling():
             return error

@@ -26,15 +26,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """Why the member cannot serve clients as its role requires; empty if it can."""
     group_keys: tuple[str, ...] = ()
-    """Fingerprints of the group's keys that the member accepts; it proves itself with the first
-    one. Empty in answers without a proof.
-    """
+    """Fingerprints of the accepted keys, the own one first; empty in answers without a proof."""
     electors: int | None = None
     """The number of electors that watch the member; None if that is unknown."""
     risk: str = ""
-    """Why programs without the group's key can pose as members on the replication
-    port; empty if they cannot.
-    """
+    """Why programs without the group's key can pose as members; empty if they cannot."""
 
 
 def lasting(report: Report) -> Report:
@@ -56,22 +52,18 @@ class ConfigChange(msgspec.Struct, frozen=True):
 class Controlled(Protocol):
     """A member of a broker group, as seen by its control server.
 
-    An order that does not fit the member's state raises `cometmq.ha.member.OrderRefused`; invalid
-    values raise SettingsError. In both cases nothing has changed. Orders are not cancelled if the
-    caller disconnects.
+    An order that does not fit raises OrderRefused, an invalid value SettingsError; nothing has
+    changed then. Orders are not cancelled if the caller disconnects.
     """
 
     def report(self) -> Report:
-        """Return the current state.
+        """Return the current state; `status.promised` was saved before the offsets were read.
 
-        The member must save `status.promised` before it reads the offsets in the report. From then
-        on, no master of a lower epoch extends this log, and electors rely on that.
+        Electors rely on that: from then on, no master of a lower epoch extends this log.
         """
 
     async def changed(self) -> None:
-        """Wait until the member has completed an event, after which its role, epoch and promise may
-        be different.
-        """
+        """Wait until the member has completed an event, which may change its role and epoch."""
 
     async def obey(self, order: Order) -> None:
         """Carry out an order; `cometmq.ha.orders` says what each kind does, and when it is done."""

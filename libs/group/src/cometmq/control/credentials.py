@@ -22,8 +22,7 @@ from cometmq.remoting.transport.tls_contexts import (
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials | None:
     """Return the credentials of a control server, None for plain connections; raise SettingsError.
 
-    A port with a certificate serves only TLS, and `tls.server.need.client.auth=require` makes it
-    demand a certificate from callers as well. Replaced files take effect with the next handshake.
+    Replaced files take effect with the next handshake.
     """
     if settings.mode is TlsMode.DISABLED:
         return None

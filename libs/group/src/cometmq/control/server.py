@@ -55,9 +55,7 @@ from cometmq.runtime.places import check_port
 from cometmq.runtime.process.memory import FreedMemory
 
 CONNECTIONS_MAX: Final = 256
-"""gRPC would accept connections until the process has no descriptors left, and the broker's own
-clients could not connect either.
-"""
+"""gRPC would accept connections until no descriptors are left for the broker's clients."""
 HANDSHAKE_MS: Final = 5_000
 """How long a connection may take until its first HTTP/2 frame."""
 HTTP2_STREAMS_MAX: Final = 10
@@ -140,9 +138,7 @@ class ControlServer:
         now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         log: Log = NO_LOG,
     ) -> None:
-        """`keys` returns the group's keys, if it has any; `is_proof_needed` returns False while
-        keys are introduced, so that callers without one are still served.
-        """
+        """`is_proof_needed` returns False while keys are introduced at the callers."""
         self._member = member
         self._tls = tls
         self._log = log
@@ -267,9 +263,7 @@ class ControlServer:
         return msgspec.structs.replace(report, group_keys=self._verifier.fingerprints())
 
     async def admit(self, name: str, raw: bytes, context: Any) -> Seal | None:
-        """Return the seal of a call's answers, None if the call has no proof; refuse a call that
-        needs a proof and has none.
-        """
+        """Return the seal of a call's answers, if it has a proof; refuse it if it needs one."""
         metadata = dict(context.invocation_metadata() or ())
         proof, mark = metadata.get(PROOF_KEY), metadata.get(ELECTOR_KEY)
         seal = None
@@ -389,10 +383,7 @@ def _address_of(context: Any) -> str:
 
 
 def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
-    """Return the table of methods; the messages are those of service.proto.
-
-    gRPC passes the bytes of requests and answers, because proofs cover them.
-    """
+    """Return the table of methods; they get and return bytes, because proofs cover them."""
 
     def unary(name: str, request: Any, perform: Any) -> grpc.RpcMethodHandler:
         async def method(raw: bytes, context: Any) -> bytes:

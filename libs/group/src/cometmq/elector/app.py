@@ -47,8 +47,7 @@ KEYS_POLL_MS: Final = 1_000
 def push_interval_ms(settings: ElectorSettings) -> int:
     """Return the interval at which members push their status.
 
-    A member that becomes silent is asked when its next push is late, and counts as silent after the
-    timeout of the request; this takes `heardWithinMills`.
+    A late push causes a request; with its timeout, silence is noticed within `heardWithinMills`.
     """
     left_ms = settings.heard_within_mills - settings.status_timeout_mills - PUSH_LATE_MS
     return max(settings.poll_interval_mills, left_ms)
@@ -72,14 +71,8 @@ class ElectorApp:
         keys_of: KeysOf | None = None,
         master_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """The operator passes what `cometmq elector` takes from its settings:
-
-        - `record`: the record store;
-        - `tls_of`: the TLS settings for the member with this ordinal, and the name in its
-          certificate;
-        - `keys_of`: the group's keys for the member with this ordinal;
-        - `accept_with`: the command with which a person accepts a loss, for the log.
-
+        """The operator passes `record`, the TLS settings and the name in the certificate by
+        ordinal, the keys by ordinal, and the command with which a person accepts a loss.
         `master_opened` is called when a master opens.
         """
         self._key_file: KeyFile | None = None
@@ -223,9 +216,7 @@ class ElectorApp:
             await asyncio.sleep(WATCH_RETRY_MS / 1000)
 
     async def _watch_member(self, member: AskedMember) -> None:
-        """Note the statuses that a member pushes; start a round when its state changes, and when
-        its stream breaks.
-        """
+        """Note the pushed statuses; start a round when the state changes or the stream breaks."""
         settings, push_ms = self._settings, push_interval_ms(self._settings)
         while True:
             last: Report | None = None

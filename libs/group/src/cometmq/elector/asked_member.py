@@ -67,9 +67,7 @@ class AskedMember:
         return None if self.report is None else self.report.status
 
     def unheard_ms(self, now_ms: int) -> int:
-        """Return the time since the member was last heard; if it never was, since the first
-        request.
-        """
+        """Return the time since the member was last heard, or first asked if it never was."""
         return 0 if self.heard_ms is None else now_ms - self.heard_ms
 
     def note_pushed(self, report: Report | None, now_ms: int) -> None:
@@ -83,9 +81,8 @@ class AskedMember:
         self.report = await self.probe(timeout_ms=timeout_ms, now_ms=now_ms)
 
     async def probe(self, *, timeout_ms: int, now_ms: int) -> Report | None:
-        """Request the status and note whether the member answers, but leave `report` unchanged.
-
-        The answer may be older than the record that the current round has read.
+        """Note whether the member answers, but leave `report` unchanged: the answer may be older
+        than the record that the current round has read.
         """
         if self.heard_ms is None:
             self.heard_ms = now_ms
@@ -119,8 +116,8 @@ class AskedMembers:
         wake: asyncio.Event,
         log: Log,
     ) -> None:
-        """`interval_ms` is the interval of rounds, `push_ms` that of pushed statuses. `wake` is set
-        when a probe finds that a silent member answers, or that it is or is no longer gone.
+        """`wake` is set when a probe finds that a silent member answers, or is or is no longer
+        gone.
         """
         self.by_ordinal: Mapping[int, AskedMember] = {
             ordinal: AskedMember(ordinal, link, log=log) for ordinal, link in sorted(links.items())
@@ -140,9 +137,7 @@ class AskedMembers:
         return tuple(one for one in found if one is not None)
 
     def take_pushed(self) -> bool:
-        """Take the pushed statuses for answers; return False if a member is silent or late, or if
-        it is time to ask.
-        """
+        """Take the pushed statuses for answers; return False if it is time to ask."""
         now_ms = self._now_ms()
         oldest_ms = now_ms - self._push_ms - PUSH_LATE_MS
         asks_again = (
@@ -167,10 +162,9 @@ class AskedMembers:
         return min((one for one in times if one > now_ms), default=None)
 
     async def ask_all(self) -> None:
-        """Ask each member for its status, and wait for the answers; silent members are only probed.
+        """Ask each member for its status, and wait; silent members are only probed.
 
-        A round that waited for silent members would take up to two timeouts, and so delay the
-        election that replaces a silent master.
+        A round that waited for them would take two timeouts, and delay the election of a master.
         """
         now_ms = self._asked_ms = self._now_ms()
         async with asyncio.TaskGroup() as group:
@@ -202,10 +196,7 @@ class AskedMembers:
 
 
 class OrderSender:
-    """Sends orders to members, and logs and counts their outcomes.
-
-    A failed order is not repeated here: orders are idempotent, and the next round decides anew.
-    """
+    """Sends orders to members, and logs and counts their outcomes; the next round decides anew."""
 
     def __init__(self, members: Mapping[int, AskedMember], stats: ElectorStats, log: Log) -> None:
         self._members = members
@@ -218,9 +209,7 @@ class OrderSender:
         await self._handovers.close()
 
     def begin(self, action: Tell[Order]) -> None:
-        """Send an order to hand over, without waiting for the answer; do nothing while another such
-        order is unanswered.
-        """
+        """Send an order to hand over without waiting, unless another such order is unanswered."""
 
         async def hand_over() -> None:
             await self.give(action)

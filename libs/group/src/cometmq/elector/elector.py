@@ -48,11 +48,9 @@ class Elector:
         accept_with: str = ACCEPT_WITH,
         master_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """`links` has a link to each member in the plan, by ordinal. `interval_ms` is the interval
-        of rounds, and `push_ms` that of the statuses that members push. `boottime_ms` reads
-        CLOCK_BOOTTIME. `accept_with` is the command with which a person accepts a loss, for the
-        log. `master_opened` is called when a master opens; `stats` then has the record that names
-        it.
+        """`push_ms` is the interval of pushed statuses; `boottime_ms` reads CLOCK_BOOTTIME.
+        `accept_with` is the command with which a person accepts a loss. `master_opened` is called
+        when a master opens; `stats` then has the record that names it.
         """
         self.stats = ElectorStats(plan.group.name, len(links))
         self.fault = "no round has ended yet"
@@ -84,10 +82,7 @@ class Elector:
         self._strangers: frozenset[int] = frozenset()
 
     async def round(self) -> None:
-        """Run one round: read the record, ask the members if necessary, decide, act.
-
-        If the record cannot be read, only update `stats` and `fault`.
-        """
+        """Read the record, ask the members if necessary, decide, act."""
         self.stats.round_count += 1
         found: Versioned | None = None
         unreachable: str | None = None
@@ -120,11 +115,7 @@ class Elector:
                 group.create_task(self._perform(action))
 
     def pause_ms(self, started_ms: int) -> int:
-        """Return how long to wait for `wake` before the next round; the last one began at
-        `started_ms`.
-
-        A loss that only time makes certain is found when it is due, not at the next interval.
-        """
+        """Return how long to wait for `wake`: at most until time alone makes a loss certain."""
         end_ms = started_ms + self._interval_ms
         late_ms = self.members.next_late_ms(self._silent_ms)
         return max(0, min(end_ms, end_ms if late_ms is None else late_ms) - self._now_ms())

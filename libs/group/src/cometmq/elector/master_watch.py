@@ -48,9 +48,7 @@ class MasterWatch:
         self._watched, self._is_open, self._stats.has_master = None, False, False
 
     def note_without_record(self, statuses: Statuses) -> None:
-        """Note, while the record cannot be read, whether a member leads in its last known epoch or
-        in a later one: another elector may still reach the record.
-        """
+        """Note, without a record, whether a member leads in its last known epoch or a later one."""
         record = self._stats.record
         known = 0 if record is None else record.epoch
         self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
@@ -65,10 +63,7 @@ class MasterWatch:
         )
 
     def look(self, found: Versioned, read_ms: int, members: AskedMembers) -> Loss | None:
-        """Return why the master is lost, None if it is not; log the loss or opening of a master.
-
-        `read_ms` is the time at which the record was read.
-        """
+        """Return why the master is lost, None if it is not; log losses and openings."""
         self._watched = losses.watched(self._watched, found, read_ms)
         record, statuses = found.record, members.statuses
         loss = self.loss(found, statuses, members.by_ordinal.get(record.holder.ordinal))

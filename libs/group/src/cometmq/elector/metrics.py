@@ -19,9 +19,7 @@ RENEWED: Final = "EpochRenewed"
 
 
 def _no_elections() -> Counter[str]:
-    """Return a counter with 0 for every cause: a counter that first appears with 1 does not count
-    as an increase in Prometheus.
-    """
+    """Return 0 for every cause: the first 1 of a new counter is no increase in Prometheus."""
     return Counter(dict.fromkeys((*map(str, Loss), RESTORED, RENEWED), 0))
 
 
@@ -34,8 +32,8 @@ class ElectorStats(msgspec.Struct):
     is_record_reachable: bool = False
     answering_count: int = 0
     has_master: bool = False
-    """Whether the member that the record names leads in the record's epoch. While the record cannot
-    be read: whether any member leads in the last known epoch or in a later one.
+    """Whether the recorded member leads; without a record, whether any member leads in its last
+    known epoch or a later one.
     """
     waiting: Wait | None = None
     elections: Counter[str] = msgspec.field(default_factory=_no_elections)
@@ -116,9 +114,7 @@ def families(*labels: str) -> tuple[Family[Electors], ...]:
 
 
 def _each(rows: Own) -> Callable[[Electors], Iterable[Row]]:
-    """Return a function that yields the rows of all electors. It copies those of one elector at a
-    time, because a round may change the stats during a scrape.
-    """
+    """Return the rows of all electors; copied one by one, as a round may change them."""
     return lambda electors: (
         ((*labels, stats.group, *own), value)
         for labels, stats in electors

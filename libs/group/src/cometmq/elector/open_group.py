@@ -112,8 +112,8 @@ async def open_group(
 ) -> AsyncIterator[OpenGroup]:
     """Open the group that an elector's settings describe; connections are made as needed.
 
-    Raise SettingsError if the record's location or the key file cannot be used; `key_setting` is
-    the name of the key file's setting in the error text.
+    Raise SettingsError, with the name `key_setting`, if the record's location or the key file is
+    unusable.
     """
     plan = plan_of(settings)
     record, path = record_of(settings), settings.group_key_file

@@ -24,10 +24,7 @@ ACCEPTANCE_MS: Final = 60_000
 
 
 class Acceptance(msgspec.Struct):
-    """A person's consent to create the record once, although messages may be lost.
-
-    It is kept in memory only, so after a restart of the elector the person has to accept again.
-    """
+    """A person's consent to create the record once, although messages may be lost."""
 
     epoch: int
     """The latest epoch that the person knows; a record with a later epoch ends the acceptance."""
@@ -58,9 +55,8 @@ class Restoration:
     def accept_loss(self, epoch: int, copies: Collection[Copy]) -> None:
         """Allow one creation of the record that may lose messages, within `ACCEPTANCE_MS`.
 
-        `epoch` must not be below the last record's or any promise that the caller knows of, because
-        the new record gets a later one. `copies` are the stores of all members. The acceptance has
-        no effect while the answering members have other stores.
+        `epoch` is at least the last record's and every known promise. It has no effect unless the
+        answering members have exactly the stores `copies`.
         """
         until_ms = self._now_ms() + ACCEPTANCE_MS
         self._acceptance = Acceptance(epoch, frozenset(copies), until_ms)

@@ -33,10 +33,7 @@ class Planned(NamedTuple):
 
 
 async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
-    """Return what a switchover would do; raise GroupFailed with the reason if it cannot be done.
-
-    If `to` is None, the member with the smallest lag is chosen.
-    """
+    """Return what a switchover would do; raise GroupFailed with the reason if it cannot be done."""
     found = await group.found()
     if to is not None:
         await group.report_of(to)
@@ -54,11 +51,10 @@ async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
 
 
 async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
-    """Switch over; return the record that names the next master once that master is open, and the
-    duration in milliseconds.
+    """Switch over; return the record that names the open next master, and the duration in ms.
 
-    If the order is not answered, the master may still have received it, so wait for the record to
-    change, too. Raise GroupFailed unless the planned target becomes the master.
+    An order without an answer may have been received. Raise GroupFailed unless the planned target
+    becomes the master.
     """
     begun_s = time.monotonic()
     master, target = plan.master, plan.order.successor

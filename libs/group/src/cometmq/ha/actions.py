@@ -67,18 +67,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """Replace `base` with `record`. Whatever the outcome, the elector then reads
-    the record and decides again.
-    """
+    """Replace `base` with `record`; the elector then reads the record and decides again."""
 
     base: Versioned
     record: Record
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create the record. Whatever the outcome, the elector then reads the record and decides
-    again.
-    """
+    """Create the record; the elector then reads the record and decides again."""
 
     record: Record
 

@@ -24,10 +24,7 @@ class Files(Protocol):
         """Return the content of a file, or None if it does not exist."""
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Replace the content of a file; the new content is on the disk when the call returns.
-
-        After a crash the file has either the old or the new content, never a mixture.
-        """
+        """Replace the content of a file durably; after a crash it is the old or the new one."""
 
 
 Stamp = tuple[int, int]
@@ -38,8 +35,7 @@ class SharedFiles(Files, Protocol):
     """A folder of files shared by processes; call `sync` to make creations and removals durable."""
 
     def stamp(self, path: Path) -> Stamp | None:
-        """Return a value that changes with the content of a file or the names in a folder; None if
-        the name does not exist.
+        """Return a value that changes with a file's content or a folder's names; None if missing.
 
         Changes within one tick of the file system's clock, a few ms, may leave it the same.
         """
@@ -48,10 +44,7 @@ class SharedFiles(Files, Protocol):
         """Return the names in a folder; a short list is an atomic snapshot."""
 
     def create(self, path: Path, data: bytes) -> None:
-        """Create a file that does not exist yet; its content is on the disk when the call returns.
-
-        After a crash, the file may be incomplete.
-        """
+        """Create a file durably; after a crash, it may be incomplete."""
 
     def link(self, path: Path, name: Path) -> None:
         """Give a file a second name; raise FileExistsError if this name is taken."""
@@ -90,10 +83,9 @@ class OsFiles:
     def replace(self, path: Path, data: bytes) -> None:
         """Replace the content durably, even on a full disk.
 
-        The spare file `NAME.new` is written, and then swaps names with the file, so both keep their
-        blocks. A full disk can still refuse the first call, data that has grown by more than
-        `RESERVE_BYTES`, and any call on a file system that never writes in place (Btrfs, ZFS). A
-        crash may leave a second name for the old content, `NAME.old`.
+        The spare file `NAME.new` is written and swaps names with the file, so both keep their
+        blocks. A full disk can still refuse the first call, a growth above `RESERVE_BYTES`, and any
+        call on Btrfs and ZFS. A crash may leave a second name for the old content, `NAME.old`.
         """
         spare = path.with_name(f"{path.name}.new")
         previous = path.with_name(f"{path.name}.old")
@@ -109,10 +101,8 @@ class OsFiles:
             _reserve(spare, len(data) + RESERVE_BYTES)
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder.
-
-        Linux locks the folder during each getdents call, and the first call returns up to 32 KB of
-        names, so the names of a small folder are a snapshot.
+        """Return the names in a folder, for a small one a snapshot: getdents returns 32 KB under a
+        lock.
         """
         return os.listdir(folder)  # noqa: PTH208  # one buffer of names, not an iterator
 

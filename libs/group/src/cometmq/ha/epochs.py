@@ -50,9 +50,7 @@ class Entry(NamedTuple):
 
 
 History = tuple[Entry, ...]
-"""Entries in ascending order of epoch and start. If nothing was written in an epoch, the entry of
-the next epoch, which starts at the same offset, replaces it.
-"""
+"""Ascending by epoch and start. An epoch without bytes is replaced by the next one."""
 
 
 class CommonPoint(NamedTuple):
@@ -78,10 +76,7 @@ def last_epoch(history: History) -> int:
 
 
 def begun(history: History, epoch: int, start: int) -> History:
-    """Return the history with an epoch that starts at `start`, the end of the log.
-
-    Raise ValueError if the epoch is not above the last one or the log is shorter than the history.
-    """
+    """Return the history with an epoch that starts at `start`, the end of the log."""
     if history and (epoch <= history[-1].epoch or start < history[-1].start):
         raise ValueError(f"epoch {epoch} at offset {start} cannot follow {tuple(history[-1])}")
     kept = history[:-1] if history and history[-1].start == start else history
@@ -91,8 +86,7 @@ def begun(history: History, epoch: int, start: int) -> History:
 def truncated(history: History, end: int) -> History:
     """Return the history of a log that ends at `end`, without entries that start beyond it (R5).
 
-    The caller saves the result before the store takes part in any handshake. If an entry survived
-    the loss of its bytes, it would later match the history of a log with different bytes there.
+    An entry that survived its bytes would later match a log with different bytes there.
     """
     return tuple(entry for entry in history if entry.start <= end)
 
@@ -100,14 +94,9 @@ def truncated(history: History, end: int) -> History:
 def pruned(history: History, first: int) -> History:
     """Return the history of a log that begins at `first`, without entries that nothing needs.
 
-    The entry of the byte before `first` is kept, because another log may end exactly there. It also
-    keeps logs from agreeing by mistake: logs without a common entry can share only bytes before
-    both first entries, and this log has no bytes before that entry.
-
-    If too many entries are left, the older half becomes one entry: the last epoch in it, from the
-    first offset in it. It equals an entry of another history only if that one was combined in the
-    same way. A log that ends or diverges in the combined part no longer has an entry in common with
-    this one, so it is copied anew.
+    The entry of the byte before `first` is kept: another log may end there, and logs without a
+    common entry can share only bytes before both first entries. Of too many entries, the older half
+    becomes one: its last epoch, from its first offset. Logs that diverge there are copied anew.
     """
     kept = history[max(0, bisect_left(history, first, key=start_of) - 1) :]
     if len(kept) <= HISTORY_COUNT_MAX:
@@ -119,9 +108,8 @@ def pruned(history: History, first: int) -> History:
 def reached(mine: History, masters: History, end: int) -> History:
     """Return the history of a follower whose log now ends at `end`.
 
-    The master's entries are adopted when the log reaches their start, not before, and are saved
-    before the next byte is appended. An acknowledgement at or above the start of an epoch implies
-    that the epoch's entry is saved.
+    An entry is adopted when the log reaches its start, and saved before the next byte is appended;
+    so an acknowledgement at or above the start implies that it is saved.
     """
     newer = bisect_right(masters, last_epoch(mine), key=epoch_of)
     added = masters[newer : bisect_right(masters, end, key=start_of)]
@@ -131,11 +119,9 @@ def reached(mine: History, masters: History, end: int) -> History:
 def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
     """Return the offset at which a follower truncates its log before accepting the master's data.
 
-    This is the end of the newest entry that both histories contain; if the entry ends at different
-    offsets, the lower one is used. The follower's later entries are not part of the common history,
-    even if they start exactly at its end. Logs without a common entry can share only bytes of epoch
-    0. For those bytes, the histories cannot distinguish the stores of different groups, so the
-    caller compares the last record before the point.
+    This is the lower end of the newest common entry. The follower's later entries are not part of
+    the common history. Logs without a common entry can share only bytes of epoch 0; there,
+    histories cannot tell groups apart, so the caller compares the last record.
     """
     newest = max(set(mine).intersection(masters), default=Entry(0, 0)).epoch
     count = bisect_right(mine, newest, key=epoch_of)
@@ -182,10 +168,7 @@ class EpochFile:
         self._files = files
 
     def load(self) -> History:
-        """Return the saved history, or an empty one without a file.
-
-        Raise EpochsDamaged or OSError.
-        """
+        """Return the saved history, or an empty one; raise EpochsDamaged or OSError."""
         data = self._files.read(self._path)
         return () if data is None else decode_epochs(data, place=str(self._path))
 

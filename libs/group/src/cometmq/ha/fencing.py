@@ -29,8 +29,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     renew_deadline_ms: int = 6_000
     """A master whose last renewal is older fences itself if its copies are silent, too."""
     lease_duration_ms: int = 8_000
-    """How long the elector waits after the last change to the record: at least 1.3 times the
-    deadline, because the rates of two clocks may differ by ten percent.
+    """How long the elector waits after the last change to the record: 1.3 deadlines for slow
+    clocks.
     """
     heard_within_ms: int = 1_500
     """A copy that was heard from within this time is certain to follow this master."""
@@ -58,8 +58,8 @@ Heard = Mapping[Copy, int]
 def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, timing: Timing) -> int:
     """Return the time until which the master may acknowledge.
 
-    `renewed_ms` is the *start* of the last applied write of the record. A master whose copies all
-    answer may continue without the record, because none of them has promised a different epoch.
+    `renewed_ms` is the *start* of the last applied write. A master whose copies all answer may
+    continue without the record: none of them has promised a different epoch.
     """
     return max(
         renewed_ms + timing.renew_deadline_ms,
@@ -84,13 +84,11 @@ def may_answer_unlogged(
     timing: Timing,
     is_predecessor_gone: bool,
 ) -> bool:
-    """Return whether requests not covered by the confirm offset may be answered (decision 8).
+    """Return whether queue locks and offset commits may be answered (decision 8).
 
-    These are queue locks and offset commits. Every copy that could elect another master must have
-    been heard from recently, and the previous master must no longer be allowed to answer. That is
-    certain 1.1 intervals after its successor opened, because no copy has reported to the previous
-    master since then. It is certain immediately if the previous master is known to be dead or
-    fenced, or to have handed over. A master alone in its set relies on its lease.
+    Every copy that could elect another master must have been heard recently, and the previous
+    master must have stopped: at once if it is dead, fenced or handed over, otherwise 1.1 intervals
+    after this one opened. A master alone in its set relies on its lease.
     """
     if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
         return False
@@ -100,11 +98,7 @@ def may_answer_unlogged(
 
 
 def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
-    """Return the time since which the master has heard from every copy that an election needs.
-
-    If the master has never heard from one of these copies, or may be alone in its set, the result
-    is NEVER, a time far in the past.
-    """
+    """Return since when the master has heard from every copy that an election needs, or NEVER."""
     if len(in_sync.certain_set(leadership)) < 2:
         return NEVER
     others = (copy for copy in in_sync.maximal_set(leadership) if copy != leadership.me)
@@ -124,8 +118,7 @@ class Progress(msgspec.Struct, frozen=True):
 def progressed(progress: Progress | None, ack: Ack, end: int, now_ms: int) -> Progress:
     """Return a copy's progress after a report, for a master whose log ends at `end`.
 
-    Under load a copy never catches up completely. A copy that now has everything that the master
-    had at the copy's previous report is considered to have caught up at the time of that report.
+    Under load, a copy that has all that the master had at its previous report had caught up then.
     """
     if progress is None:
         return Progress(now_ms, end, now_ms)
@@ -147,10 +140,7 @@ def laggards(
     opened_ms: int,
     timing: Timing,
 ) -> frozenset[Copy]:
-    """Return the members of the recorded set that have not caught up within the timeout.
-
-    If a member has not reported yet, its timeout starts when the master opens.
-    """
+    """Return the members of the set that have not caught up in time, counted from the opening."""
     return frozenset(
         copy
         for copy in leadership.base.record.in_sync

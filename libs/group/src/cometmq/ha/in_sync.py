@@ -33,9 +33,7 @@ class AckRefused(CometError):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """A slave's report about one copy: its epoch, and how much of the log and of the tables it
-    has.
-    """
+    """A slave's report about one copy: its epoch, and its log's and tables' extent."""
 
     copy: Copy
     epoch: int
@@ -70,8 +68,7 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
 def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:
     """Return the initial view of a master, without acknowledgements from earlier epochs.
 
-    `found` is the record as the candidate itself read it, `start` is the end of its log, and
-    `confirmed` is the confirm offset that it learned as a slave.
+    `start` is the end of its log, and `confirmed` the confirm offset that it learned as a slave.
     """
     record = found.record
     leadership = Leadership(
@@ -97,10 +94,7 @@ def tables_changed(leadership: Leadership, tables: int) -> Leadership:
 
 
 def acked(leadership: Leadership, ack: Ack) -> Leadership:
-    """Apply a slave's report; reports from other epochs change nothing.
-
-    Raise AckRefused if the slave reports more than the master has.
-    """
+    """Apply a slave's report of this epoch; raise AckRefused for more than the master has."""
     if not is_current(leadership, ack):
         return leadership
     if ack.offset > leadership.end or ack.tables > leadership.tables:
@@ -148,10 +142,9 @@ def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
 
 
 def may_read(leadership: Leadership, dispatched: int) -> bool:
-    """Return whether pulls, offset queries and answers that depend on dispatch are allowed (R6).
+    """Return whether answers that depend on dispatch are allowed (R6).
 
-    Until the confirm offset reaches the start of the epoch, it may be lower than the offset that
-    the previous epoch's master had shown to consumers.
+    Below the start of the epoch, the previous master may have shown more to consumers.
     """
     return min(leadership.confirmed, dispatched) >= leadership.start
 
@@ -165,10 +158,7 @@ def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
 
 
 def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether a copy has reached the start of the epoch, as it must to join.
-
-    The confirm offset alone is not enough, because a new confirm offset is volatile.
-    """
+    """Return whether a copy has reached the epoch's start: a new confirm offset is volatile."""
     return ack.offset >= leadership.start
 
 
@@ -190,11 +180,7 @@ def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
 
 
 def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
-    """Return the set that the record should hold.
-
-    `unfit` contains copies that are silent, too far behind, being removed, or replaced by a new
-    incarnation.
-    """
+    """Return the set that the record should hold, without `unfit` copies."""
     record = leadership.base.record
     wanted = [
         copy
@@ -222,11 +208,7 @@ def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
 def proposal(
     leadership: Leadership, unfit: Collection[Copy] = (), *, copies: int | None = None
 ) -> Record | None:
-    """Return the record to write next, based on `base`, or None if a read must come first.
-
-    The record is renewed even if the set does not change. `copies` is the new number of copies that
-    the group should have (`cometmq.ha.actions.Resize`).
-    """
+    """Return the record to write next, a renewal at least; None if a read must come first."""
     if leadership.must_read:
         return None
     return leadership.base.record.renewed(wanted_set(leadership, unfit), copies)
@@ -235,9 +217,8 @@ def proposal(
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
     """Return the record that makes `target` the master; None until the target has caught up.
 
-    The master has stopped appending and has answered everything that it appended. The set is left
-    unchanged. With `leaves`, the target may remove the old master at once, because that broker is
-    being deleted.
+    The master has stopped appending, and the set is unchanged. With `leaves`, the target may remove
+    the old master at once.
     """
     ack = _ack_of(leadership, target)
     everything = (leadership.end, leadership.tables)
@@ -280,10 +261,8 @@ def is_deposed(leadership: Leadership, found: Versioned) -> bool:
 def found(leadership: Leadership, read: Versioned | None) -> Leadership:
     """Apply a read of the record that does not depose this master.
 
-    A new version settles all outstanding writes, because a write based on the previous version can
-    no longer be applied (R1). The master adopts the recorded set and never restores its own. If the
-    record is missing, the set is left unchanged, and nothing is written until a record exists
-    (decision 7).
+    A new version settles all outstanding writes (R1), and its set is adopted. Without a record, the
+    set is left unchanged, and nothing is written (decision 7).
     """
     if read is None:
         return msgspec.structs.replace(leadership, must_read=True)

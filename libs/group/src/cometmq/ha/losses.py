@@ -57,11 +57,9 @@ def loss(
 ) -> Loss | None:
     """Return why the recorded master is considered lost; None if it is not.
 
-    `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
-    since its last answer to the elector. A master that fails to renew the record is not replaced
-    while its members still follow it, because then only its own path to the record is broken. The
-    silence of a new master counts only from the change of epoch, because right after a
-    switchover no member follows it yet.
+    `is_gone`: its process has ended. `unheard_ms` counts from its last answer to the elector. A
+    master that fails to renew is kept while its members follow it: only its own path to the record
+    is broken. A new master's silence counts from the change of epoch, as nobody follows it yet.
     """
     record = found.record
     holder = status_of(statuses, record.holder.ordinal)

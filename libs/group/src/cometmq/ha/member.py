@@ -137,10 +137,7 @@ class StartFollowing(msgspec.Struct, frozen=True):
 
 
 class BeginEpoch(msgspec.Struct, frozen=True):
-    """Begin the epoch at the end of the log, save it with the tables, dispatch the log.
-
-    `Opened` follows.
-    """
+    """Begin the epoch at the end of the log, save it, dispatch the log; `Opened` follows."""
 
     epoch: int
 
@@ -152,9 +149,7 @@ class Lead(msgspec.Struct, frozen=True):
 
 
 class CloseToClients(msgspec.Struct, frozen=True):
-    """End the leadership: drop pending answers, refuse requests, and close the connections of
-    clients, slaves and following members.
-    """
+    """End the leadership: drop pending answers, refuse requests, close all connections."""
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -178,9 +173,8 @@ class ForwardHeld(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Replace `base` with `record`: the restarted holder elects itself again (decision 1).
-
-    Whatever the outcome, a read follows.
+    """Replace `base` with `record`: the restarted holder elects itself again (decision 1), and
+    reads.
     """
 
     base: Versioned
@@ -205,8 +199,7 @@ Reaction = tuple[Member, tuple[Action, ...]]
 def react(member: Member, event: Event) -> Reaction:
     """Return the state after an event, and the actions that the driver has to perform.
 
-    An observation that is meaningless in the current state changes nothing. Raise OrderRefused for
-    an order that does not fit the state.
+    A meaningless observation changes nothing; an order that does not fit raises OrderRefused.
     """
     rule = TRANSITIONS.get((member.role, type(event)))
     if rule is not None:
@@ -224,8 +217,7 @@ def accepts(member: Member, epoch: int) -> bool:
 def may_open(member: Member, record: Record) -> bool:
     """Return whether the record makes this member master without another election.
 
-    A member cannot reuse an epoch that it promised earlier, because the process may have opened the
-    epoch before it restarted (R4).
+    A promised epoch is not reused: the process may have opened it before it restarted (R4).
     """
     return is_named(member, record) and record.epoch > member.promised
 
@@ -283,9 +275,7 @@ def _record_while_master(member: Member, event: RecordRead) -> Reaction:
 
 
 def _record_while_handing_over(member: Member, event: RecordRead) -> Reaction:
-    """Follow the successor if the record names it: a read may show the effect of the write before
-    the answer to the write arrives.
-    """
+    """Follow the successor if the record names it before the write is answered."""
     if event.found is not None and member.found is not None:
         mine, read = member.found.record, event.found.record
         is_later = read.uid == mine.uid and read.epoch > mine.epoch
@@ -395,9 +385,7 @@ def _step_down(member: Member, event: LeaseLapsed | None = None) -> Reaction:
 
 
 def _changed(member: Member, role: Role, **changes: object) -> Member:
-    """Return the member in another role; fields outside `changes` take their defaults, except `me`
-    and `promised`.
-    """
+    """Return the member in another role; fields outside `changes` are reset."""
     fresh = Member(me=member.me, promised=member.promised, role=role)
     return msgspec.structs.replace(fresh, **changes)
 

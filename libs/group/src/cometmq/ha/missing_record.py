@@ -15,9 +15,7 @@ ACCEPTABLE: Final = frozenset({Blocked.SUSPECT_COPY, Blocked.NO_PROVEN_COPY, Blo
 """Reasons to wait that `accept_loss` removes."""
 
 EPOCHS_LEFT_OUT: Final = 1_000
-"""Added to the epoch of a record that is created with an accepted loss. A broker that was left out
-may have begun further epochs, but not so many; so if it returns, the record is later than its log.
-"""
+"""Added to the epoch of a record with an accepted loss: no broker left out has begun so many."""
 
 
 def restore_epoch(statuses: Statuses) -> int:
@@ -30,16 +28,11 @@ def restore(
 ) -> Actions:
     """Return how to create the record of a new group, or to restore a deleted record (R10).
 
-    All members are fenced before their offsets are compared. Otherwise a master that still answers
-    clients could acknowledge more messages after its offset was read. The answers to the fence
-    orders cannot become outdated while there is no record.
-
-    A store that has lost something since it was in the set is not chosen. It may have been the only
-    member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The same
-    applies if a store of the last known set does not take part. Until the operator accepts, no
-    member is fenced, because a master may still acknowledge without a record. Once the loss is
-    accepted, such a store is chosen if it is the most complete one: a store that has lost nothing
-    may have left the set long before, and lack much more.
+    All members are fenced before their offsets are compared; otherwise a master could acknowledge
+    more messages afterwards. A store that has lost something since it was in the set is not chosen,
+    but it may have been the only member: so it, and a missing store of the last known set, need an
+    explicit `accept_loss`. Until then no member is fenced, because a master may still acknowledge
+    without a record. With it, the most complete store is chosen.
     """
     usable = {one.copy.ordinal: one for one in statuses if one.role.has_store}
     missing = [ordinal for ordinal in group.ordinals if ordinal not in usable]
@@ -93,8 +86,8 @@ def is_fenced(status: Status, fence_epoch: int) -> bool:
 def left_out(members: Statuses) -> tuple[Copy, ...]:
     """Return the copies that some member last saw in sync but that are not present now.
 
-    Each of them may be the only store with the newest messages. A replaced incarnation is included
-    if its successor on this broker was never in the set, because the successor began empty.
+    Each may be the only store with the newest messages, also a replaced one whose successor began
+    empty.
     """
     known = {copy for one in members for copy in one.last_in_sync}
     new = {one.copy.ordinal for one in members if one.standing is Standing.NEW}

@@ -52,7 +52,7 @@ class Fence(Order, frozen=True):
 
 
 class HandOver(Order, frozen=True):
-    """Make another member the master without failing a send; the outcome is in the record.
+    """Make another member the master without failing a send.
 
     With `leaves`, the old master is removed from the in-sync set afterwards.
     """

@@ -28,10 +28,7 @@ def next_change(
 def switch_over(
     record: Record, statuses: Statuses, target: int | None = None, *, leaves: bool = False
 ) -> Tell[HandOver] | Wait:
-    """Return the order that makes another member the master without failing a send.
-
-    If `target` is None, the member with the smallest lag is chosen.
-    """
+    """Return the order to hand over to `target`, or to the member with the smallest lag."""
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or (holder.role, holder.epoch) != (Role.MASTER, record.epoch):
         named = f"broker {record.holder.ordinal}, the master of epoch {record.epoch},"
@@ -57,9 +54,8 @@ def switch_over(
 def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
     """Return the next step in removing members from the group; empty once they have left.
 
-    The master itself changes the set, so that its counts remain correct (R8). A master that is
-    being removed hands over first. The set never falls below `min_in_sync`: if necessary, the group
-    first gets an additional copy that can replace the leaving member.
+    The master changes the set itself, so that its counts remain correct (R8), and hands over first
+    if it leaves. Below `min_in_sync`, the group first gets an additional copy.
     """
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:
@@ -91,8 +87,7 @@ def relieve(
 ) -> tuple[Tell[HandOver], ...]:
     """Return the order to hand over from a master whose disk is full; empty if that does not help.
 
-    It helps if the remaining copies suffice to accept messages, and if the next master's disk has
-    room; otherwise, the two would hand over to each other again and again.
+    The other copies must suffice, and the next master's disk must have room.
     """
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or not holder.is_full:

@@ -28,8 +28,8 @@ class Answer(Enum):
     CONFLICT = "conflict"
     """The write is not in the record and never will be: another write came first."""
     UNKNOWN = "unknown"
-    """The write went unanswered: it was applied, may be applied later, or never will be. Read and
-    decide again; reading the version on which the write was based settles nothing (R1).
+    """The write may be applied, now or later, or never. Read and decide again; the version on which
+    it was based settles nothing (R1).
     """
 
 
@@ -60,34 +60,25 @@ class RecordPort(Protocol):
     """One broker group's record. Calls may overlap; each is linearizable."""
 
     async def read(self) -> Versioned | None:
-        """Return the latest record, None if there is none; raise RecordUnreachable.
-
-        The answer is at least as recent as the call, so it must not come from a cache or a lagging
-        replica.
-        """
+        """Return the latest record, as of this call, or None; raise RecordUnreachable."""
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
         """Write `record` if the current version and uid still match `base`.
 
-        Even if a write certainly did not happen, for example because nothing was sent, the answer
-        may be UNKNOWN: callers treat it as a write that may be applied later.
+        UNKNOWN may be answered even if the write certainly did not happen.
         """
 
     async def create(self, record: Record) -> Outcome:
         """Write the first record if there is none. Only the elector calls this (R10)."""
 
     def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record now and after changes; changes in quick succession may be merged.
+        """Yield the record now and after changes, which may be merged; nothing while unreachable.
 
-        While the backend cannot be reached, nothing is yielded. A yielded record may be outdated by
-        the time the caller sees it, so it is a reason to read, never a reason to become master.
+        It may be outdated: a reason to read, never a reason to become master.
         """
 
     async def close(self) -> None:
-        """Close the connections kept for later calls; a later call opens new ones.
-
-        Call this when no other call is in progress, since it may keep its connection afterwards.
-        """
+        """Close the connections kept for later calls, when no call is in progress."""
 
 
 Read = Callable[[], Awaitable[Versioned | None]]

@@ -72,8 +72,8 @@ class WrongEnd(NotProven):
 def parse_keys(data: bytes, shown: str) -> Keys:
     """Return the keys in a file: one a line, without empty lines and comments (`#`).
 
-    Raise SettingsError if there is none, or one is too short, or the last line is not complete.
-    `shown` names the setting and the file in messages, which never contain a key.
+    Raise SettingsError if there is none, one is too short, or the last line is incomplete. `shown`
+    names the setting and the file; messages never contain a key.
     """
     if len(data) > FILE_BYTES_MAX:
         raise SettingsError(f"{shown}: the file has more than {FILE_BYTES_MAX} bytes")
@@ -107,10 +107,7 @@ class KeyFile:
     """The keys in a file, reloaded when it changes."""
 
     def __init__(self, path: Path, setting: str = "groupKeyFile") -> None:
-        """Load the keys; blocks. Raise SettingsError if the file is unusable.
-
-        `setting` is the name under which the user has set the path, for messages.
-        """
+        """Load the keys; blocks. Raise SettingsError, with the name `setting`, if that fails."""
         self._path = path
         self._setting = setting
         self._content = Settled(self._read())
@@ -119,8 +116,8 @@ class KeyFile:
     def refresh(self) -> bool:
         """Read the file again; return whether changed keys came into use. Blocks.
 
-        Changed content is used once two successive calls find it. An unusable file raises
-        SettingsError once, and the old keys remain in use until it changes again.
+        Content is used once two calls find it. An unusable file raises SettingsError once; the old
+        keys remain in use.
         """
         if not self._content.take(self._read()):
             return False
@@ -174,9 +171,7 @@ class Part(StrEnum):
 
 
 def connection_fields(part: Part, names: tuple[str, str], nonces: tuple[bytes, bytes]) -> Fields:
-    """Return what the MAC of one end covers; names and nonces are those of initiator and
-    responder.
-    """
+    """Return what the MAC of one end covers; initiator first."""
     return (_CONNECTION, part.encode(), b"stream", *(name.encode() for name in names), *nonces)
 
 
@@ -193,10 +188,7 @@ class Initiator:
         self._wanted = responder
 
     def answer(self, responder: str, nonce: bytes, proof: bytes) -> bytes:
-        """Return this side's MAC, made with the key that the responder has proven.
-
-        Raise NotProven if the responder knows no key of `keys`, WrongEnd if it has another name.
-        """
+        """Return this side's MAC, by the responder's key; raise NotProven if it has proven none."""
         _check_sizes(responder, nonce)
         names, nonces = (self.name, responder), (self.nonce, nonce)
         key = _proven(self._keys, connection_fields(Part.RESPONDER, names, nonces), proof)
@@ -206,9 +198,7 @@ class Initiator:
 
 
 class Responder:
-    """The proof on the side that is connected to: send `name`, `nonce` and `proof`, then `check`
-    the answer.
-    """
+    """The proof on the accepting side: send `name`, `nonce`, `proof`, then `check` the answer."""
 
     def __init__(
         self,
@@ -219,9 +209,7 @@ class Responder:
         initiator_nonce: bytes,
         new_nonce: NewBytes = secrets.token_bytes,
     ) -> None:
-        """`initiator` is the name that the other end claims; raise NotProven if it or the nonce has
-        a size that no member uses.
-        """
+        """`initiator` is the claimed name; raise NotProven for sizes that no member uses."""
         _check_sizes(initiator, initiator_nonce)
         self.name = name
         self.nonce = new_nonce(NONCE_BYTES)
@@ -323,11 +311,7 @@ class Seal:
 
 
 class Caller:
-    """Proves the calls of one client.
-
-    The first call is refused with a challenge, 32 random bytes that the server changes every
-    CHALLENGE_MS; the client repeats the call with it.
-    """
+    """Proves the calls of one client: the first is refused with a challenge, then repeated."""
 
     def __init__(
         self,
@@ -335,9 +319,7 @@ class Caller:
         member: tuple[str, int],
         new_bytes: NewBytes = secrets.token_bytes,
     ) -> None:
-        """`keys` returns the current keys of the group; calls are proven with the first one.
-        `member` is the called one: its group and its ordinal.
-        """
+        """Calls are proven with the first key; `member` is the called group and ordinal."""
         self.challenge = b""
         """The server's last challenge; empty before the first."""
         self._keys = keys

@@ -24,8 +24,7 @@ class RecordDamaged(CometError):
 class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):
     """One store of the group: its broker's ordinal, and the incarnation of its data (R2).
 
-    The incarnation is random and is replaced whenever the store may have lost something that it had
-    acknowledged. A copy with a different incarnation is a different copy.
+    The random incarnation is replaced whenever the store may have lost something acknowledged.
     """
 
     ordinal: int
@@ -43,24 +42,19 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     """Incremented by each election and hand-over; each epoch has one holder."""
     holder: Copy
     in_sync: tuple[Copy, ...]
-    """Sorted, including the holder. Each member has every acknowledged message, so that any of them
-    may become master.
-    """
+    """Sorted, with the holder. Each has every acknowledged message, and may become master."""
     copies: int = 2
     """Number of stores that the group should have: the largest size of the set."""
     deposed: Copy | None = None
-    """The previous epoch's holder, which the winner removes from the set (R9).
-
-    None after a hand-over, and after a member elected itself.
+    """The previous holder, which the winner removes (R9); None if it handed over or elected itself.
     """
     serial: int = 0
     """Incremented by every write, so that every write changes the content and thus the version."""
 
     def elected(self, winner: Copy, epoch: int, *, deposes: bool = True) -> Self:
         """Return the record that makes `winner` the holder of `epoch`; the set is unchanged (R9).
-        Raise ValueError if `epoch` is not above the record's.
 
-        A hand-over passes `deposes=False`: the old holder follows and remains in the set.
+        A hand-over passes `deposes=False`. Raise ValueError if `epoch` is not a later one.
         """
         if epoch <= self.epoch:
             raise ValueError(f"epoch {epoch} is not above {self.epoch}, the epoch of the record")
@@ -70,10 +64,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
         )
 
     def renewed(self, in_sync: Iterable[Copy] | None = None, copies: int | None = None) -> Self:
-        """Return the record that the holder writes next, with this set or the current one.
-
-        If `copies` is less than the size of the set, the set shrinks as members leave.
-        """
+        """Return the record that the holder writes next; the set outlasts a smaller `copies`."""
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
         if copies is None:
             copies = self.copies
@@ -87,10 +78,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """A record as read, with the version that a compare-and-swap checks.
-
-    Versions can only be compared for equality; etcd and Kubernetes guarantee nothing more.
-    """
+    """A record as read, with the version that a compare-and-swap checks for equality."""
 
     record: Record
     version: str
@@ -99,8 +87,7 @@ class Versioned(msgspec.Struct, frozen=True):
 def may_replace(current: Versioned | None, base: Versioned, record: Record) -> bool:
     """Return whether a compare-and-swap based on `base` may change `current`.
 
-    The uid is compared as well. A write that arrives after its record was deleted must neither
-    recreate the record nor change its successor, whose versions may repeat (R10).
+    The uid counts: a late write to a deleted record must not change its successor (R10).
     """
     return (
         current is not None

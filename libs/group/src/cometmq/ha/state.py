@@ -43,9 +43,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     was_closed: bool
     """The store was closed cleanly, so its `abort` file is absent."""
     has_cut_records: bool = False
-    """Recovery has dropped more than an incomplete last record of the log or of the tables'
-    journal.
-    """
+    """Recovery has dropped more than an incomplete last record of the log or the journal."""
 
 
 class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -56,13 +54,10 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     incarnation: str
     boot_id: str
     promised: int = 0
-    """The store never follows or obeys a master of a lower epoch, and never opens this epoch again
-    (R3, R4).
-    """
+    """The store obeys no master of a lower epoch, and never opens this one again (R3, R4)."""
     standing: Standing = Standing.NEW
     last_in_sync: tuple[Copy, ...] = ()
-    """The in-sync set in the record that this member saw last. If the record is lost, it shows
-    which stores may have the newest messages (R10).
+    """The set that this member saw last; it shows which stores may have the newest messages (R10).
     """
 
     @property
@@ -79,17 +74,15 @@ def created(group: str, ordinal: int, boot_id: str, new_incarnation: Callable[[]
 def is_unclean(state: State, boot: Boot) -> bool:
     """Return whether the store may have lost bytes that it had acknowledged (R2).
 
-    When a process is killed, the kernel still writes its pages, and nothing is lost; only a reboot
-    after an unclean stop can lose bytes. An incomplete last record was never acknowledged.
+    The kernel writes the pages of a killed process; only a reboot after an unclean stop loses some.
     """
     host_crashed = not boot.was_closed and boot.boot_id != state.boot_id
     return host_crashed or boot.has_cut_records
 
 
 def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> State:
-    """Return the state after startup; the caller saves it before the store is used.
-
-    A store that may have lost bytes becomes a new copy, but keeps its promise.
+    """Return the state after startup, to be saved before the store is used; a store that may have
+    lost bytes is a new copy.
     """
     if is_unclean(state, boot):
         standing = Standing.NEW if state.standing is Standing.NEW else Standing.SUSPECT
@@ -121,10 +114,7 @@ class StateFile:
         self._files = files
 
     def load(self, group: str, ordinal: int) -> State | None:
-        """Return the saved state; None if there is no file.
-
-        Raise OSError, or StateDamaged if the file is invalid or belongs to another group or broker.
-        """
+        """Return the saved state, None without a file; raise OSError or StateDamaged."""
         data = self._files.read(self._path)
         if data is None:
             return None

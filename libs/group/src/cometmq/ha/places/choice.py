@@ -23,11 +23,9 @@ FORMS: Final = (
 def open_record(
     place: str, *, tls: TlsSettings | None = None, login: tuple[str, str] | None = None
 ) -> RecordPort:
-    """Return the record that `place` names. Raise SettingsError if `place` is malformed, if TLS
-    files cannot be used, or for a Lease outside a pod.
+    """Return the record that `place` names, without reading it; or raise SettingsError.
 
-    `tls` is used for etcd over TLS. `login` is the name and password of an etcd user; an empty name
-    means no login. The record is not read yet, so an unreachable backend is detected only later.
+    `tls` and `login` (user and password; an empty name means none) are those of etcd.
     """
     kind, _, rest = place.partition(":")
     if kind == "file":

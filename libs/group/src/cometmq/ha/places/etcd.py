@@ -66,11 +66,7 @@ class EtcdRecord:
         timeout_ms: int = 2_000,
         poll_interval_ms: int = 250,
     ) -> None:
-        """Use `endpoints` (HOST:PORT), tried in this order on each call, with `tls` if it is given.
-
-        Raise SettingsError if one is malformed.
-        `login` is the name and the password of an etcd user.
-        """
+        """Try `endpoints` (HOST:PORT) in this order on each call; `login` is user and password."""
         self._clients = [HttpClient(*parse_address(endpoint), tls) for endpoint in endpoints]
         self._key = key
         self._login = login

@@ -27,9 +27,7 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 IDLE_MAX: Final = 2
 """One program's calls for one record overlap rarely, and then only two of them."""
 IDLE_S: Final = 10.0
-"""Longer than the usual pauses between calls, and shorter than the idle timeouts of API servers
-(90 s) and of common load balancers (50 s or more).
-"""
+"""Longer than usual pauses, shorter than idle timeouts of API servers and load balancers."""
 JSON: Final = "application/json"
 _FAILURES: Final = (
     httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException,
@@ -108,10 +106,9 @@ class HttpClient:
         self, request: Request, *, waits_s: tuple[float, float]
     ) -> AsyncGenerator[bytes, None]:
         """Yield b"" once the server has accepted a request, then the lines of its body as they
-        arrive; the connection is used for nothing else.
+        arrive.
 
-        `waits_s` bounds the wait for the status and for each line. Raise HttpError after a longer
-        wait, and for any status but 200.
+        `waits_s` bounds the wait for the status and for each line; raise HttpError otherwise.
         """
         wait_s, line_s = waits_s
         try:

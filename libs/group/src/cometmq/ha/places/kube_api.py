@@ -55,10 +55,7 @@ class Api:
     async def watch(
         self, path: str, *, wait_s: float, **query: str
     ) -> AsyncGenerator[WatchEvent | None, None]:
-        """Yield None once the watch has begun, and then each event until the server ends it.
-
-        Raise HttpError if the watch fails, or a line is no event.
-        """
+        """Yield None once the watch has begun, then each event until its end; raise HttpError."""
         given = urlencode({"watch": 1, "timeoutSeconds": WATCH_S, **query})
         request = self._request("GET", f"{path}?{given}")
         stream = self.client.stream(request, waits_s=(wait_s, WATCH_S + wait_s))
@@ -89,9 +86,7 @@ class Api:
 def api_at(
     host: str, port: int, token: Callable[[], str], ca: Path | None, limits: Limits = LIMITS
 ) -> Api:
-    """Return an API server; its certificate is verified with `ca`, or not at all if None, as in
-    tests.
-    """
+    """Return an API server; without `ca` its certificate is not verified, as in tests."""
     tls = ssl.create_default_context(cafile=ca)
     if ca is None:
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
@@ -99,10 +94,7 @@ def api_at(
 
 
 def in_cluster(account: Path = ACCOUNT, limits: Limits = LIMITS) -> Api:
-    """Return the API server of the pod's cluster; raise SettingsError outside a pod.
-
-    The kubelet replaces the token before it expires, so it is read for each request.
-    """
+    """Return the API server of the pod's cluster; raise SettingsError outside a pod."""
     ca, token = account / "ca.crt", account / "token"
     try:
         return api_at(HOST, 443, lambda: token.read_text(encoding="ascii").strip(), ca, limits)

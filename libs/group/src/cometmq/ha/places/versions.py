@@ -30,13 +30,9 @@ from cometmq.ha.record import (
 )
 
 KEPT: Final = 32
-"""The number of versions to keep, including the current one. If that many are written while a
-writer is stopped, the writer cannot tell whether its own write was applied.
-"""
+"""Versions to keep. A writer that is stopped for as many writes cannot judge its own."""
 READ_ATTEMPTS: Final = 20
-"""A read fails after this many attempts, if each time `KEPT` writes removed the version that it was
-about to open.
-"""
+"""Attempts of a read, each overtaken by `KEPT` writes."""
 
 
 class Versions:
@@ -74,10 +70,7 @@ class Versions:
         return first
 
     def append(self, base: Versioned, record: Record) -> Outcome:
-        """Write the version after `base` if `base` is current.
-
-        Raise OSError if the outcome is unknown.
-        """
+        """Write the version after `base` if `base` is current; raise OSError if that is unknown."""
         if not may_replace(self.current(), base, record):
             return CONFLICT
         number, nonce = _number(base.version) + 1, self._new_nonce()

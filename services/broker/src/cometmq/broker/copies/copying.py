@@ -34,9 +34,7 @@ from cometmq.runtime.worker import Worker
 
 
 class Copying:
-    """A broker's replication: its server for slaves, and its part in a broker group, if it has
-    one.
-    """
+    """A broker's replication: its server for slaves, and its part in a broker group."""
 
     def __init__(
         self,
@@ -85,9 +83,7 @@ class Copying:
             )  # fmt: skip
 
     def begin(self) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Start the membership, if there is one; return the loops of replication, which the caller
-        must run, with their names.
-        """
+        """Start the membership, if there is one; return the loops to run, with their names."""
         if self.joined is None:
             return replication_loops(self._broker, self._server, self._client)
         loops = self.joined.loops()
@@ -95,9 +91,7 @@ class Copying:
         return loops.items()
 
     async def serve_control(self) -> None:
-        """Serve the control API. It is stopped before all else, so that electors notice the
-        stop.
-        """
+        """Serve the control API; it is stopped first, so that electors notice the stop."""
         broker = self._broker
         if self.joined is None or broker.settings.control_port < 0:
             return
@@ -128,9 +122,7 @@ class Copying:
 
 
 def log_server(broker: Broker, worker: Worker, client: Invoker) -> LogServer:
-    """Build the server for slaves; it does not listen yet. `worker` reads cold slices, and `client`
-    asks name servers for the slaves of this broker.
-    """
+    """Build the server for slaves; `worker` reads cold slices, `client` asks name servers."""
 
     def look_up() -> Awaitable[list[str] | None]:
         return slave_hosts(client, list(broker.registration.links), broker.settings.broker_name)
@@ -154,9 +146,7 @@ def log_server(broker: Broker, worker: Worker, client: Invoker) -> LogServer:
 def replication_loops(
     broker: Broker, server: LogServer, client: Invoker
 ) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
-    """Yield the name and the coroutine of each loop; the loops of the slave's side do nothing on a
-    master.
-    """
+    """Yield the loops by name; those of the slave's side do nothing on a master."""
     follower, copies = slave_side(broker, client)
 
     def tick() -> None:
@@ -184,11 +174,7 @@ def replication_loops(
 
 
 def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCopies]:
-    """Build what follows the master's log, and what copies the master's tables.
-
-    They call each other: before the follower connects, `MasterCopies` compares the two logs, and a
-    later comparison that fails is reported to the follower.
-    """
+    """Build what follows the master's log and copies its tables; each calls the other."""
 
     def is_slave() -> bool:
         return broker.role.is_slave and not broker.process.is_stopping

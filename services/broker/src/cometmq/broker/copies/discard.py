@@ -43,19 +43,13 @@ class Discard:
         asyncio.get_running_loop().call_later(ANSWER_MS / 1000, self.request_stop)
 
     def check(self, role: Role, log: Log) -> None:
-        """Withdraw the order if the broker is no longer a slave.
-
-        A stopping master becomes a slave when it hands over, so the broker also checks before the
-        hand-over.
-        """
+        """Withdraw the order if the broker is no longer a slave; also before a hand-over."""
         if self._is_wanted and role is not Role.SLAVE:
             self._is_wanted = False
             log.warning("store.kept", role=str(role))
 
     def finish(self, settings: BrokerSettings, role: Role, now_ms: int, log: Log) -> None:
-        """Move the closed store aside if this was ordered and the broker is still a slave;
-        blocks.
-        """
+        """Move the closed store aside if that was ordered and this is still a slave; blocks."""
         self.check(role, log)
         if self._is_wanted:
             log.warning("store.discarded", moved_to=str(move_aside(settings, now_ms)))
@@ -70,9 +64,8 @@ def why_not(settings: BrokerSettings) -> str:
 
 
 def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
-    """Move all files of a closed store into a new subfolder, and return the subfolder; blocks.
-
-    Accounts and other files that users put into `config` are kept.
+    """Move the files of a closed store into a new subfolder, but no users' files in `config`;
+    blocks.
     """
     root = Path(settings.store_path_root_dir).expanduser()
     aside = root / f"{ASIDE}{now_ms}"

@@ -56,9 +56,7 @@ STEP_KEYS: Final = 500
 
 
 class MasterCopies:
-    """Sends requests to the master: `step` copies its tables, `inspect` checks that the two logs
-    fit together.
-    """
+    """Asks the master: `step` copies its tables, `inspect` compares the two logs."""
 
     def __init__(
         self,
@@ -115,11 +113,9 @@ class MasterCopies:
             self._status.tables_copied_ms = self._broker.clock.monotonic_ms()
 
     async def inspect(self) -> None:
-        """Raise UnfitLog if the master is a different broker, or if its log cannot
-        continue this one.
+        """Raise UnfitLog if the master is another broker, or its log cannot continue this one.
 
-        If the master's address is unknown or the master does not answer, return: the stream detects
-        problems, too.
+        Without an answer, return: the stream detects problems, too.
         """
         address = self._master_address()
         if not address:
@@ -135,9 +131,7 @@ class MasterCopies:
             self._log.debug("replica.unchecked", master=address, error=describe(error))
 
     def _judge(self) -> None:
-        """Raise UnfitLog if the bounds of the master's log show that it cannot continue this
-        one.
-        """
+        """Raise UnfitLog if the bounds of the master's log cannot continue this one."""
         end, status = self._commit_log.end, self._status
         if status.unfit is Unfit.AHEAD:
             # The master's log may have grown beyond ours since, but it is not the same log.
@@ -151,9 +145,8 @@ class MasterCopies:
     async def _compare(self) -> None:
         """Raise UnfitLog if the master has another message at the offset of this log's last one.
 
-        This recognizes a former master whose last messages were never copied: its log may end
-        exactly where a record of the new master begins. If the master returns no message, the logs
-        may still match: it may be damaged or deleted there. RocketMQ compares nothing.
+        This recognizes a former master whose last messages were never copied. Without a message,
+        the logs may still match. RocketMQ compares nothing.
         """
         ours = await self._newest_record()
         if ours is None:
@@ -263,9 +256,7 @@ class MasterCopies:
         return bytes(response.body)
 
     def _master_address(self) -> str:
-        """Return the master's address; empty if name servers still list this broker, which was just
-        demoted, as the master.
-        """
+        """Return the master's address; empty if it is still this, just demoted, broker's."""
         address = self._registration.registrant.master_address
         return "" if address == self._registration.registrant.identity.broker_addr else address
 

@@ -49,9 +49,8 @@ def open_state(
 ) -> tuple[State, History]:
     """Load, update and save the store's state file and history, after recovery; blocks.
 
-    A store that may have lost bytes or changes of its tables becomes a new copy (R2), and epochs
-    whose bytes were lost are removed from the history (R5). Raise OSError, StateDamaged or
-    EpochsDamaged.
+    A store that may have lost bytes or changes becomes a new copy (R2), and epochs whose bytes were
+    lost are removed (R5). Raise OSError, StateDamaged or EpochsDamaged.
     """
     folder, files = _folder(settings), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
@@ -115,9 +114,7 @@ class Joined:
         self.member.observe(rules.Recovered())
 
     async def leave(self) -> None:
-        """If this broker leads, hand over to the in-sync copy with the longest log; then forward
-        requests for `handOverLingerMills`.
-        """
+        """Hand over if this broker leads; then forward requests for `handOverLingerMills`."""
         self.roles.watchdog.leave()
         for _ in range(HAND_OVERS_MAX):
             leading = self.roles.leading
@@ -168,9 +165,7 @@ def join(
     journal: Journal,
     record: RecordPort | None = None,
 ) -> Joined:
-    """Build the membership without starting it; `record` overrides the record that
-    the settings name.
-    """
+    """Build the membership without starting it; `record` overrides that of the settings."""
     settings, host, workers = broker.settings, around.host, around.workers
     state, history = opened
     folder = _folder(settings)
@@ -220,9 +215,7 @@ def _gate(
 
 
 def _role_hook(broker: Broker) -> RoleHook | None:
-    """Return the hook that runs the program in roleHook after each change of the role; None if the
-    setting is empty.
-    """
+    """Return the hook for changes of the role; None if the setting is empty."""
     settings, role = broker.settings, broker.role
     if not settings.role_hook:
         return None

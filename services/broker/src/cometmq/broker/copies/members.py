@@ -64,11 +64,7 @@ def parse_members(text: str) -> MemberAddresses:
 
 
 def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
-    """Open the broker group's record without reading it; raise SettingsError if its location is
-    malformed.
-
-    `label` names the settings in error messages.
-    """
+    """Open the broker group's record; raise SettingsError if its location is malformed."""
     login = settings.etcd_user, settings.etcd_password
     return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
@@ -119,9 +115,7 @@ def _check_members(settings: BrokerSettings, members: Collection[int], faults: F
 
 
 def exposure(settings: BrokerSettings) -> str:
-    """Return why programs without the group's key can pose as members at the
-    replication port; empty if they cannot.
-    """
+    """Return why programs without the group's key can pose as members; empty if they cannot."""
     if is_loopback(settings.bind_address):
         return ""
     if not settings.group_key_file:

@@ -34,16 +34,13 @@ class Slaves:
         return [slave for slave in self.connected if slave.is_following]
 
     def acked_offset(self) -> int:
-        """Return the largest offset that a connected slave has acknowledged; 0 if there is none.
-
-        Compatibility: RocketMQ's SYNC_MASTER waits for any one slave, that is, for the fastest.
+        """Return the largest acknowledged offset, 0 without slaves: SYNC_MASTER waits for any
+        slave.
         """
         return max((slave.acked_offset for slave in self.following()), default=0)
 
     def may_replicate(self, end: int, behind_bytes_max: int) -> bool:
-        """Return whether a slave is at most `behind_bytes_max` behind, so that sends wait for
-        it.
-        """
+        """Return whether a slave is close enough behind that sends wait for it."""
         following = self.following()
         return any(end - slave.acked_offset < behind_bytes_max for slave in following)
 
@@ -82,9 +79,7 @@ class FollowProgress:
     table_failed_count: int = 0
 
     def behind_bytes(self, end: int) -> int:
-        """Return how many bytes a log with this end lacks, according to the master's last
-        answer.
-        """
+        """Return how many bytes a log with this end lacks, by the master's last answer."""
         return max(0, self.master_max_offset - end)
 
 
@@ -100,9 +95,7 @@ class CopiesInSync(Protocol):
 
 @dataclass(slots=True)
 class Replication:
-    """This broker's replication as a master and as a slave; a broker has both,
-    because roles change.
-    """
+    """This broker's replication as a master and as a slave, because roles change."""
 
     slaves: Slaves = field(default_factory=Slaves)
     following: FollowProgress = field(default_factory=FollowProgress)

@@ -9,9 +9,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Unfit(StrEnum):
-    """The reasons. A peer's unknown reason must not be added: these are values of a metric
-    label.
-    """
+    """The reasons: values of a metric label, so those of a peer must not be added."""
 
     AHEAD = "ahead"
     EXPIRED = "expired"

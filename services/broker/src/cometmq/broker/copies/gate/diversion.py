@@ -34,9 +34,8 @@ ContextT = TypeVar("ContextT")
 
 FORWARD_MS_MAX: Final = 5_000
 FORWARD_PAUSE_STEP_MS: Final = 10
-"""Each pause before a forwarded request is sent again is longer than the previous one by this step.
-The first pauses are short because a new master opens within some ten milliseconds; the later ones
-prevent a storm of requests if it never opens.
+"""Pauses before a request is sent again grow by this step: a new master opens within some ten ms,
+and if it never opens, there must be no storm of requests.
 """
 LINGER_STEP_MS: Final = 200
 HELD_BYTES_MAX: Final = 64 << 20
@@ -48,11 +47,8 @@ STORED: Final = (
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
 NOT_SERVED: Final = "cometmqNotServed"
-"""Field in the refusal of a forwarded request by a broker that is not the master. Its value is the
-last epoch in which that broker followed a master, or 0.
-
-A request with this refusal has not been executed, so it may be sent again. Without the field, a
-request with the same response code may have been executed.
+"""Field in the refusal of a forwarded request by a broker that is not the master: the last epoch in
+which it followed one, or 0. Such a request was not executed, so it may be sent again.
 """
 
 
@@ -70,9 +66,7 @@ class Client(Protocol):
         ok: Any,
         ext: Mapping[str, str],
     ) -> Response:
-        """Send a request and return the answer; raise CometError if that fails or if the answer's
-        code is not in `ok`.
-        """
+        """Return the answer; raise CometError if there is none, or its code is not in `ok`."""
 
 
 class Diversion:
@@ -118,9 +112,7 @@ class Diversion:
         self._release("")
 
     def forward(self, address: str, epoch: int) -> None:
-        """Forward the held requests, and all later ones that change state, to the master of an
-        epoch.
-        """
+        """Forward held and later requests that change state to the master of an epoch."""
         self._forwarding_ms = self._now_ms()
         self._epoch = self._epoch_reported = epoch
         if self._opened is not None:
@@ -132,8 +124,8 @@ class Diversion:
         return peer in self._counts
 
     async def linger(self, duration_ms: int) -> None:
-        """Wait until `duration_ms` have passed since this broker handed over, or until it is master
-        again; return at once if it has not handed over.
+        """Wait until `duration_ms` after this broker handed over, if it did and is not master
+        again.
         """
         while self._handed_over_ms is not None:
             left_ms = self._handed_over_ms + duration_ms - self._now_ms()
@@ -192,11 +184,7 @@ class Diversion:
     async def _diverted(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
-        """Hold a request while a switchover is in progress, then serve or forward it.
-
-        A forwarded request is served here, or sent again, only if the other broker
-        certainly has not executed it.
-        """
+        """Hold a request during a switchover, then serve or forward it, never both."""
         deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
         while True:
             if self._opened is not None:
@@ -222,11 +210,10 @@ class Diversion:
             self.held_count -= 1
 
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
-        """Send a request to the master; return its answer, or None if it has to be sent again.
+        """Return the master's answer to a request, or None if it has to be sent again.
 
-        All fields are sent as they were received, because the client may have signed them. The
-        answer gets a field that makes CometMQ's clients look up the master; other clients ignore
-        it.
+        All fields are sent as received, because the client may have signed them. A field of the
+        answer makes CometMQ's clients look up the master.
         """
         left_ms = deadline_ms - self._now_ms()
         ext = {**call.ext, FORWARDED: "true"}
@@ -256,9 +243,8 @@ class Diversion:
     async def _refused(self, response: Response, target: str, deadline_ms: int) -> None:
         """Wait until a refused request may be sent again; raise CommandError if it may not.
 
-        If the refusal names a later epoch, all requests that wait for it cause one read of the
-        record, and wait until this broker forwards to another master. Otherwise the other broker
-        may be a new master that is not open yet, so only pause.
+        A later epoch in the refusal causes one read of the record, and a wait for its master.
+        Otherwise the other broker may be a new master that is not open yet, so only pause.
         """
         error = command_error(response.code, response.remark, target)
         epoch = _epoch_of_refusal(response)
@@ -282,9 +268,7 @@ class Diversion:
             raise not_the_master(text) from error
 
     def _may_open(self, deadline_ms: int) -> bool:
-        """Return whether the broker that refused a request may be a new master that
-        is not open yet.
-        """
+        """Return whether the broker that refused may be a new master that is not open yet."""
         open_by_ms = min(deadline_ms, self._forwarding_ms + self.forward_ms_max)
         return open_by_ms > self._now_ms()
 
@@ -300,7 +284,7 @@ def _epoch_of_refusal(response: Response) -> int | None:
 def is_forwarded(call: Call[Any]) -> bool:
     """Return whether another broker has forwarded the request.
 
-    A broker that is not the master refuses such a request. Otherwise two brokers that follow each
-    other, because neither knows the new master, would forward it to each other endlessly.
+    A broker that is not the master refuses it: two brokers could forward it to each other
+    endlessly.
     """
     return FORWARDED.encode() in call.head

@@ -47,9 +47,7 @@ class Permission:
         may_read_copy: Callable[[], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """`changes` writes pending table changes to the journal, and returns the number of changes
-        in this epoch. `may_read_copy` returns whether a slave may serve reads of its queues.
-        """
+        """`changes` journals pending table changes, and returns their number in this epoch."""
         self.confirmation: Confirming | None = None
         self.wait_ms_max = WAIT_MS_MAX
         self._changes = changes
@@ -88,9 +86,7 @@ class Permission:
     async def _confirmed(
         self, leader: Confirming, result: Result, *, has_enough: Callable[[], bool] = lambda: True
     ) -> Any:
-        """Return an answer once the copies have the table changes that the request made, and
-        `has_enough` returns True.
-        """
+        """Return an answer once the copies have its table changes, and `has_enough` holds."""
         answer = await settled(result)
         await asyncio.sleep(0)  # all changes of this turn become one entry of the journal
         changes = self._changes()
@@ -134,9 +130,7 @@ class Permission:
     async def _until(
         self, leader: Confirming | None, condition: Callable[[], bool], missing: str
     ) -> None:
-        """Wait for a condition while the same broker leads; raise SystemBusy if that takes too
-        long.
-        """
+        """Wait for a condition while the same broker leads; raise SystemBusy after a while."""
         deadline_ms = self._now_ms() + self.wait_ms_max
         while not condition():
             left_ms = deadline_ms - self._now_ms()

@@ -18,24 +18,18 @@ class Acting:
         return False
 
     def look_after_clients(self) -> None:
-        """Make clients reconnect if they may hang on a lost master; called every 100 ms in a group
-        whose master has one fixed address (`groupAddress`).
-        """
+        """Make clients reconnect that may hang on a lost master (`groupAddress`); every 100 ms."""
 
     def before_write(self) -> None:
-        """Close connections whose answers may not be sent; called before a turn's answers are
-        sent.
-        """
+        """Close connections whose answers may not be sent; called before each write."""
 
     def obey(self, order: Order) -> None:
         """Carry out an order whose `obeyed_in` contains this role."""
         raise NotImplementedError(f"{type(self).__name__} does not obey {order}")
 
     async def hand_over(self, _order: HandOver) -> tuple[Answer, int] | None:
-        """Wait until the successor has caught up, and write the record that makes it the master.
-
-        Return the outcome of the write and the new epoch. Return None if nothing was written,
-        because the successor did not catch up in time or the leadership ended.
+        """Wait until the successor has caught up; return the outcome of the write that makes it the
+        master, and the new epoch, None if nothing was written.
         """
         return None
 
@@ -47,9 +41,7 @@ class Acting:
 
 
 class InactiveRole(Acting):
-    """A broker in this role does not serve requests: it may have been replaced as
-    master, or knows no master.
-    """
+    """A broker that may have been replaced, or knows no master, serves no requests."""
 
     def __init__(self, confirmed: int = 0) -> None:
         """`confirmed` is the confirm offset that was known in the last role."""

@@ -23,21 +23,18 @@ from cometmq.ha.in_sync import Leadership
 from cometmq.ha.record import Copy
 
 SILENT_FACTOR: Final = 4 / 3
-"""A copy that is silent for this many times `heard_within_ms` leaves the in-sync set. By default
-this is 2 s. Sends wait until then, and RocketMQ's producers give up after 3 s.
+"""A copy that is silent for so many `heard_within_ms` (2 s) leaves the in-sync set; producers give
+up after 3 s.
 """
 
 CUT_OFF_FACTOR: Final = 1.5
-"""A master counts as cut off if all copies in the in-sync set are silent for this many times
-`heard_within_ms`. It has tried to remove them since SILENT_FACTOR, which takes milliseconds if the
-record can be written.
+"""A master counts as cut off if all its copies are silent for so many `heard_within_ms`: since
+SILENT_FACTOR, it would have removed them if it could write the record.
 """
 
 
 class Confirmation(ABC):
-    """A master's view of its copies, which receives their reports (`Reports`).
-    After `end`, calls have no effect.
-    """
+    """A master's view of its copies, whose reports it gets; without effect after `end`."""
 
     def __init__(
         self,
@@ -145,9 +142,7 @@ class Confirmation(ABC):
     # Copies
 
     def unfit(self) -> frozenset[Copy]:
-        """Return the copies that should leave the in-sync set: those that are late, silent,
-        stopping, dropped, or replaced by a copy with another store.
-        """
+        """Return the copies to leave the set: late, silent, stopping, dropped, replaced."""
         view = self.view
         acked = {ack.copy.ordinal: ack.copy for ack in view.acks}
         copies = {*in_sync.maximal_set(view), *acked.values()} - {view.me}
@@ -163,10 +158,9 @@ class Confirmation(ABC):
         }
 
     def is_cut_off(self) -> bool:
-        """Return whether all other members that may be in the in-sync set have been silent for so
-        long that this master would have removed them if it could write the record.
+        """Return whether all copies are silent, and this master failed to remove them.
 
-        Such a master cannot acknowledge anything, and an elector is probably replacing it.
+        It cannot acknowledge anything, and an elector is probably replacing it.
         """
         others = set(in_sync.maximal_set(self.view)) - {self.view.me}
         is_heard = any(self._is_heard_within(copy, CUT_OFF_FACTOR) for copy in others)
@@ -241,9 +235,7 @@ class Confirmation(ABC):
         )
 
     def _advance(self, view: Leadership) -> None:
-        """Adopt a view with the same record and sets. Called once or twice per batch of messages,
-        so it does less than `adopt`.
-        """
+        """Adopt a view with the same record and sets, once or twice per batch of messages."""
         before, self.view = self.view, view
         self._release_more(before)
 

@@ -37,9 +37,7 @@ class MasterRole(Confirmation, Acting):
         return self.view.confirmed
 
     def look_after_clients(self) -> None:
-        """While this broker is cut off, close all connections, so that clients find
-        the next master.
-        """
+        """While this broker is cut off, close all connections: clients find the next master."""
         was_cut_off, self._is_cut_off = self._is_cut_off, self.is_cut_off()
         if self._is_cut_off:
             if not was_cut_off:

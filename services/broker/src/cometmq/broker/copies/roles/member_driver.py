@@ -43,9 +43,7 @@ FULL_RETRY_MS: Final = 1_000
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How recent a broker's log and tables are, how far it is behind its master,
-    and whether its disk has room.
-    """
+    """How recent a broker's log and tables are, its lag, and whether its disk has room."""
 
     last_log_epoch: int
     max_offset: int
@@ -58,10 +56,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duties(Protocol):
-    """The broker as seen by the driver of its membership; `RoleChanges` implements it.
+    """The broker as seen by its membership, which awaits each call before the next (`RoleChanges`).
 
-    The driver awaits each call before it makes the next one. OSError and StoreError mean that the
-    disk has failed.
+    OSError and StoreError mean that the disk has failed.
     """
 
     acting: Acting
@@ -71,15 +68,10 @@ class Duties(Protocol):
         """Return the broker's position now."""
 
     async def perform(self, action: Duty) -> None:
-        """Perform an action that `react` has returned. On return it is complete, and durable if its
-        class says so; a connection to a master need only have begun.
-        """
+        """Perform an action of `react` completely, and durably if its class says so."""
 
     async def repair_history(self) -> None:
-        """Save the history of the log, without epochs that begin beyond its end (R5).
-
-        The member is neither master nor slave during the call. Raise OSError if it fails.
-        """
+        """Save the history without epochs beyond the log's end (R5); raise OSError."""
 
 
 class _StepFailed(OrderRefused):
@@ -94,10 +86,7 @@ Happened = rules.Event | Read | Seen | Retry
 
 
 class MemberDriver:
-    """Handles the events and orders of one member, while `run` is running.
-
-    A call that raises OrderRefused has changed nothing.
-    """
+    """Handles the events and orders of one member; a refused order has changed nothing."""
 
     duties: Duties
     """Set before `run`; streams and requests may report events before that."""
@@ -154,9 +143,7 @@ class MemberDriver:
             self.watch.claims.note(epoch)
 
     def store_failed(self, error: Exception) -> None:
-        """End the membership until a restart; if only the history did not fit on the disk, until it
-        does.
-        """
+        """End the membership until a restart, or until the history fits on the disk again."""
         if isinstance(error, HistoryUnsaved):
             self._log.error(
                 "member.failed", step="SaveHistory", error=describe(error), action=FREE_SPACE
@@ -178,9 +165,8 @@ class MemberDriver:
     def status(self) -> Status:
         """Return the state after the last completed event, and the broker's current position.
 
-        While an event is in progress, the promise on disk may be newer than the returned one. With
-        the new promise, but still as a slave, the member that the record names would look like a
-        master that cannot open, and electors would replace it.
+        With a new promise, but still as a slave, the recorded member would look like a master that
+        cannot open, and electors would replace it.
         """
         settled = self.settled
         return Status(
@@ -194,10 +180,7 @@ class MemberDriver:
         )
 
     async def obey(self, order: Order) -> Status:
-        """Carry out an order; return the status after the event that it caused.
-
-        After an order to become master, this member may not lead yet when the call returns.
-        """
+        """Carry out an order; return the status after its event, which may precede its role."""
         if isinstance(order, HandOver):
             return await self._hand_over(order)
         if type(order) in rules.CHANGE_THE_ROLE:
@@ -215,11 +198,9 @@ class MemberDriver:
         return self.status()
 
     async def _hand_over(self, order: HandOver) -> Status:
-        """Make a different member the master without failing any send; return once the record names
-        it.
+        """Hand over without failing a send; return once the record names the new master.
 
-        Raise OrderRefused, with this broker still the master, if the target does not catch up in
-        time or the record cannot be written.
+        Raise OrderRefused, with this broker still the master, if that fails.
         """
         target = order.successor
         await self._handle(order)
@@ -301,10 +282,9 @@ class MemberDriver:
     async def _perform_step(
         self, step: str, work: Awaitable[None], *, is_save: bool = False
     ) -> None:
-        """Perform a step; if it fails, end the membership, because later steps
-        could break a promise.
+        """Perform a step; if it fails, end the membership: later steps could break a promise.
 
-        After a save that failed because the disk is full (`is_save`), the membership can recover.
+        After a save on a full disk (`is_save`), the membership can recover.
         """
         try:
             await work
@@ -353,9 +333,7 @@ class MemberDriver:
             self.observe(Retry())
 
     async def _recover(self) -> None:
-        """Save the state and the history, then resume the membership; if the disk is still too
-        full, wait for the next retry.
-        """
+        """Save state and history, then resume the membership; or wait for the next retry."""
         try:
             promised = states.promised(self.saved, self.state.promised)
             await self._save(promised, is_repair=True)

@@ -26,9 +26,7 @@ from cometmq.store.log.commit_log import LogView
 
 
 class Surroundings(NamedTuple):
-    """What a membership needs from the host: clocks, randomness, files. A simulator passes its
-    own.
-    """
+    """Clocks, randomness and files of the host; a simulator passes its own."""
 
     files: Files = OsFiles()
     boot_id: Callable[[], str] = boot_id

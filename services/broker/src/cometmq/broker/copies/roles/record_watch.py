@@ -33,9 +33,8 @@ RETRY_MS: Final = 200
 """Pause after a failed read or write of the record."""
 
 PAUSE_MS: Final = 1_000
-"""Minimum interval between reads that claims cause. A claim counts as unconfirmed only after a
-second read: before a deleted record is created again, members are fenced in its epoch, and may name
-it.
+"""Minimum interval between reads that claims cause. A claim is unconfirmed after a second read:
+members fenced for a new record may name its epoch first.
 """
 
 REPORT_MS: Final = 60_000
@@ -66,9 +65,7 @@ class EpochClaims:
         log: Log,
         sleep: Callable[[float], Awaitable[object]],
     ) -> None:
-        """`check` causes a read of the record if the claimed epoch is later than this member's;
-        `recorded` returns the epoch in the record when it was last read.
-        """
+        """`check` causes a read if an epoch is news; `recorded` is the record's when last read."""
         self._check = check
         self._recorded = recorded
         self._log = log
@@ -93,9 +90,7 @@ class EpochClaims:
                     self._report(claimed)
 
     async def _checked(self, again: int) -> int:
-        """Check the highest new claim or, if it is higher, the claim `again` a second time; return
-        the checked epoch after the pause.
-        """
+        """Check the highest new claim, or `again`; return the checked epoch after the pause."""
         claimed, self._highest = max(self._highest, again), 0
         self._is_waiting.clear()
         self._check(claimed)
@@ -157,9 +152,7 @@ class RecordWatch:
             self._driver.observe(Read(began, found))
 
     async def _read_wanted(self) -> None:
-        """Wait until a read of the record is requested; without a master, wait at most
-        `IDLE_READ_MS`.
-        """
+        """Wait until a read is requested; without a master, at most `IDLE_READ_MS`."""
         while True:
             try:
                 async with asyncio.timeout(IDLE_READ_MS / 1000):
@@ -191,9 +184,7 @@ class RecordWatch:
             self.read_wanted.set()
 
     def _note_seen(self, found: Versioned | None) -> None:
-        """Have the facts of the record saved that the state file lacks, in case it
-        is deleted (R10).
-        """
+        """Have facts of the record saved that the state file lacks, in case it is deleted (R10)."""
         self.uid = "" if found is None else found.record.uid
         if found is None:
             return

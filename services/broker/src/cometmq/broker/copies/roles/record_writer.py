@@ -81,9 +81,7 @@ class RecordWriter:
                 continue
 
     async def _write_once(self) -> bool:
-        """Write the record if necessary, after reading it if required; return False if this failed
-        and must soon be tried again.
-        """
+        """Read if required, write if necessary; return False if that must soon be tried again."""
         confirmation = self._confirmation
         async with self._writing:
             if confirmation.view.must_read and not await self._read():
@@ -130,8 +128,8 @@ class RecordWriter:
         """Write the record that makes a caught-up member master; return None if nothing was
         written.
 
-        The caller has stopped appending. Waiting puts are answered while the target catches up, and
-        `is_ready` returns whether all have been answered and the target is connected.
+        The caller has stopped appending; `is_ready` returns whether all puts have been answered and
+        the target is connected.
         """
         confirmation = self._confirmation
         while not confirmation.has_ended():

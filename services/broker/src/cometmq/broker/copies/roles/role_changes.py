@@ -49,8 +49,8 @@ from cometmq.store.writing.write_state import Refusal
 
 NO_ROOM: Final = (Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED, Refusal.QUEUE_WRITE_FAILED)
 ROOM_PERCENT: Final = 5
-"""A slave can replace a master whose disk is full only if the usage of the slave's disk is at least
-this many percentage points below `diskSpaceWarningLevelRatio`.
+"""A slave replaces a master whose disk is full only so many points below
+`diskSpaceWarningLevelRatio`.
 """
 
 
@@ -72,9 +72,7 @@ class SlaveRole(Acting):
         return not is_connected or self._boottime_ms() - replica.heard_ms > within_ms
 
     def look_after_clients(self) -> None:
-        """Tell consumers to rebalance, once, when the master falls silent: a rebalance calls the
-        master, so a consumer closes a connection that hangs.
-        """
+        """Have consumers rebalance once when the master falls silent: one that hangs reconnects."""
         heard_ms = self._replica.heard_ms
         quiet_ms = self._broker.settings.heard_within_mills // 2
         is_quiet = 0 < heard_ms < self._boottime_ms() - quiet_ms
@@ -111,9 +109,7 @@ class RoleChanges:
 
     @property
     def confirm_offset(self) -> int:
-        """The last confirm offset known to this member, but at most the end of its log; 0 if none
-        is known.
-        """
+        """The last known confirm offset, but at most the end of the log; 0 if none is known."""
         return min(self.acting.confirm_offset(), self._broker.store.commit_log.end)
 
     async def run(self) -> None:

@@ -38,9 +38,7 @@ class RoleHook:
     """Runs a program with the current role, and repeats this until the program succeeds."""
 
     def __init__(self, program: str, broker_name: str, first: RoleState, *, log: Log) -> None:
-        """`first` is the role at the start; the program also runs for it, because an earlier
-        process may have left the address on this host.
-        """
+        """The program also runs for the `first` role: an earlier one may have left the address."""
         self._program = program
         self._broker_name = broker_name
         self._wanted = first
@@ -79,8 +77,7 @@ class RoleHook:
     async def _call(self, role: str, epoch: int, timeout_s: float) -> str:
         """Run the program once; return why it failed, or an empty text.
 
-        Without `close_fds`, Python spawns the process; a fork would copy the page tables of a large
-        broker. Python's own file descriptors are not inherited in either case.
+        Without `close_fds`, Python spawns; a fork would copy the page tables of a large broker.
         """
         try:
             process = await asyncio.create_subprocess_exec(

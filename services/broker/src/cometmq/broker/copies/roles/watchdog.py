@@ -152,9 +152,7 @@ class Watchdog:
         self._dead_man = DeadMan(log=broker.log)
 
     def tick(self) -> None:
-        """Report a failed disk, check the lease and the copies, and close stale
-        clients; called every 100 ms.
-        """
+        """Check the disk, the lease, the copies and stale clients; called every 100 ms."""
         has_failed = self._broker.store.write_state.has(Refusal.SYNC_FAILED)
         if has_failed and not self._has_failed:
             self._has_failed = True
@@ -167,9 +165,7 @@ class Watchdog:
         self._watch_for_standstill()
 
     def _watch_for_standstill(self) -> None:
-        """Arm the timer with which the kernel kills a master that stands still, as long as another
-        copy can take over; otherwise disarm it.
-        """
+        """Arm the timer that kills a master that stands still while another copy can take over."""
         after_ms, leading = self._broker.settings.frozen_master_mills, self._roles.leading
         has_successor = leading is not None and leading.has_successor()
         if after_ms and not self._is_leaving and has_successor:

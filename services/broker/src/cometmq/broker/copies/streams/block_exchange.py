@@ -99,9 +99,7 @@ class BlockExchange:
     # Asking
 
     def tick(self, end: int) -> None:
-        """Request the next damaged block if one is due; both logs have the same bytes before
-        `end`.
-        """
+        """Request the next damaged block, if one is due, before `end`."""
         transport, repairs = self._transport, self._store.upkeep.scrubber.repairs
         if transport is None or self._asked is not None or not self._store.commit_log.damage:
             return
@@ -156,7 +154,7 @@ class BlockExchange:
     # Answering
 
     def answer(self, transport: asyncio.Transport, body: memoryview) -> None:
-        """Send the bytes that the other side requests, as soon as the connection accepts them.
+        """Send the requested bytes as soon as the connection accepts them.
 
         Raise RemoteProtocolError if the previous request has not been answered yet.
         """

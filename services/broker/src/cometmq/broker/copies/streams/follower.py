@@ -32,10 +32,7 @@ PACE: Final = Pace(first_ms=50, max_ms=2_000, unknown_ms=100)
 TICK_INTERVAL_MS: Final = 100
 
 BRIEF_MS: Final = 3_000
-"""How long a follower may be without its master before a warning is logged. In a switchover, each
-follower loses its connection, and may fail to connect once or twice before it knows the next
-master.
-"""
+"""How long a follower may be without its master before a warning; a switchover takes a while."""
 
 
 class Follower:
@@ -52,11 +49,7 @@ class Follower:
         replica.driver.turn.job_ended.connect(self._relieved)
 
     def follow(self, epoch: int, master: int, address: Callable[[], str]) -> None:
-        """Follow the master of an epoch that has already been promised (R3).
-
-        `address` returns the master's HA address, or "" while it is unknown. Call `stop` first if a
-        master is already being followed.
-        """
+        """Follow the master of a promised epoch (R3), after `stop`; `address` may return ""."""
         assert not len(self._following), "a master is already being followed"
         self.replica.begin()
         self._session.forget()
@@ -111,11 +104,7 @@ class Follower:
             self._note(error, where, is_brief=is_brief)
 
     def _is_brief(self, *, has_recovered: bool) -> bool:
-        """Return whether the current outage is shorter than BRIEF_MS.
-
-        `has_recovered` means that the connection lasted for a while before it
-        ended, so a new outage begins.
-        """
+        """Return whether the current outage is brief; `has_recovered`: a new one begins."""
         now_ms = self.replica.now_ms()
         if self._lost_ms is None or has_recovered:
             self._lost_ms = now_ms
@@ -159,9 +148,7 @@ class Follower:
                 transport.close()  # it was not proven, so the stream has not begun
 
     def _declined(self, error: ProofDeclined) -> CometError:
-        """Return the error to report for a declined proof; note if the next connection may do
-        without one.
-        """
+        """Return the error for a declined proof; the next connection may do without one."""
         proving = self._proving
         if error.is_unprovable and proving.admits_unproven:
             self._is_declined = True

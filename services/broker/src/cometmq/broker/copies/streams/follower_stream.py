@@ -55,10 +55,8 @@ class Heard(NamedTuple):
 
     ack: Ack
     sent_ms: int
-    """When the master sent the last CONFIRM that the follower had received, by `now_ms`.
-
-    When that was sent, the follower had certainly promised no later epoch, however long its report
-    took. So this is the time at which the follower was heard (`cometmq.ha.fencing.Heard`).
+    """When the master sent the last CONFIRM that the follower had received, by `now_ms`. The
+    follower had promised no later epoch then, so it counts as heard at this time.
     """
 
 
@@ -89,15 +87,12 @@ class TableStream:
         self._turns = turns
         self._is_paused = is_paused
         self.sent = -1
-        """The number of the last change that the follower was sent, alone or as part of complete
-        tables; -1 if none.
-        """
+        """The number of the last change sent, alone or in complete tables; -1 if none."""
         self._pieces: Iterator[tuple[str, bytes]] | None = None  # being sent, as of `_number`
         self._number = 0
 
     def send(self) -> bool:
-        """Write changes or one piece that the follower lacks; return whether to
-        call again in a later turn.
+        """Write missing changes or one piece; return whether to call again in a later turn.
 
         A piece takes up to 5 ms to encode, so in its turn nothing else is sent to any follower.
         """
@@ -333,17 +328,13 @@ class FollowerStream(ServedStream):
         return self._confirmed < self._sender.confirmed
 
     def send_confirm(self) -> None:
-        """Send the master's progress, which is also the heartbeat; later, if the connection accepts
-        no more output for now.
-        """
+        """Send the progress, also as a heartbeat; later if the connection is paused."""
         self._is_confirm_unsent = self.is_paused
         if self.is_following and not self.is_paused and not self.transport.is_closing():
             self.transport.write(self._next_confirm())
 
     def send_late_confirm(self) -> bool:
-        """Send the progress unless records have carried it since the last call; return whether it
-        was sent.
-        """
+        """Send the progress unless records have carried it; return whether it was sent."""
         was_fresh, self._is_confirm_fresh = self._is_confirm_fresh, False
         if not was_fresh:
             self.send_confirm()

@@ -158,9 +158,7 @@ def encode_opening(version: int = VERSION) -> bytes:
 
 
 def decode_opening(data: Buffer) -> int | None:
-    """Return the version in the first 8 bytes of a connection; None if they belong to a different
-    stream.
-    """
+    """Return the version in the first 8 bytes of a connection; None if it is another stream's."""
     magic, version = _OPENING.unpack(data)
     return int(version) if magic == MAGIC else None
 
@@ -273,10 +271,9 @@ def _whole(kind: Kind, body: memoryview, size: int) -> memoryview:
 
 
 def first_frame(data: Buffer, *allowed: Kind) -> tuple[Frame, int] | None:
-    """Return the first frame of a connection that is not proven, and its end in `data`.
+    """Return the first frame of an unproven connection and its end in `data`; None if incomplete.
 
-    Return None if it is incomplete; raise RemoteProtocolError if it is not of an allowed kind. The
-    bytes after it are not examined.
+    Raise RemoteProtocolError if it is not of an allowed kind.
     """
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
@@ -310,10 +307,7 @@ class FrameReader:
         return self._count
 
     def feed(self, data: Buffer) -> list[Frame]:
-        """Return the newly completed frames; raise RemoteProtocolError if one is not allowed.
-
-        The bodies refer to `data` or to a copy, and remain valid.
-        """
+        """Return the newly completed frames; raise RemoteProtocolError if one is not allowed."""
         self._parts.append(data)
         self._count += len(data)
         if self._count < self._wanted:

@@ -58,9 +58,7 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     """The ordinal of that master."""
     log: LogExtent
     tables: int = -1
-    """The number of table changes of this epoch that the follower has; -1 if it needs the complete
-    tables.
-    """
+    """Table changes of this epoch that the follower has; -1 if it needs the complete tables."""
     damage: tuple[DamagedRange, ...] = ()
     """The last damaged ranges of the follower's log; the digest must not contain them."""
 
@@ -154,10 +152,7 @@ def check_hello(hello: Hello, offer: Offer) -> None:
 
 
 def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
-    """Return where to truncate the follower's log; raise UnfitLog if it cannot follow this master.
-
-    The digest is not checked here: call `check_digest`.
-    """
+    """Return where to truncate the follower's log, before `check_digest`; or raise UnfitLog."""
     _check_place(hello.identity, welcome.identity)
     if welcome.epoch != hello.epoch or welcome.epoch < hello.promised:
         raise UnfitLog(
@@ -184,10 +179,7 @@ def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
 
 
 def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
-    """Return the common point; raise UnfitLog if the master's log does not reach back to it.
-
-    A follower whose log is empty begins where the master's log begins.
-    """
+    """Return the common point, for an empty log the master's first offset; or raise UnfitLog."""
     if not follower.end:
         return CommonPoint(master.first, ())
     point = common_point(follower.history, follower.end, master.history, master.end)
@@ -205,9 +197,7 @@ def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
 
 
 def digest_start(point: int, *logs: LogExtent) -> int:
-    """Return where the compared bytes before a common point begin: both logs have them, in one
-    file, and there are at most DIGEST_BYTES_MAX.
-    """
+    """Return where the compared bytes begin: in both logs, one file, DIGEST_BYTES_MAX at most."""
     if point <= 0:
         return 0
     file_start = (point - 1) // logs[0].file_size * logs[0].file_size
@@ -228,8 +218,7 @@ def digest(data: Buffer) -> str:
 def check_digest(welcome: Welcome, hello: Hello, data: Buffer) -> None:
     """Raise UnfitLog if the follower's bytes before the common point differ from the master's.
 
-    Neither log is changed. The last bytes have no checksum yet, so either copy may be the right
-    one, and the follower remains in sync until the record says otherwise.
+    The last bytes have no checksum yet, so either copy may be right; neither is changed.
     """
     if digest(data) != welcome.digest.value:
         raise UnfitLog(

@@ -35,21 +35,15 @@ from cometmq.remoting.errors import CometError, RemoteProtocolError
 from cometmq.remoting.types import Buffer
 
 REPORT_MS: Final = 150
-"""Minimum interval of reports while nothing changes. They are due at every second tick (100 ms);
-with 200 ms, a tick that comes a millisecond early would leave one out.
-"""
+"""Minimum interval of reports while nothing changes: every second tick, even if it is early."""
 
 REPORT_BEHIND_MS: Final = 10
-"""Minimum interval of reports while the follower is catching up. No send waits for reports then,
-and each one costs the master a turn of its loop.
-"""
+"""The same while catching up: no send waits, and each report costs the master a turn."""
 
 SILENT_MS: Final = 5_000
 
 SHOW_DELAY_MS: Final = 5
-"""How long confirmed records may wait for further ones, because showing a few records costs almost
-as much as showing a hundred.
-"""
+"""How long confirmed records wait for further ones: showing few costs as much as a hundred."""
 
 SHOW_BYTES: Final = 32 << 10
 """Confirmed records of this total size do not wait: showing more at once would take too long."""
@@ -158,9 +152,7 @@ class MasterStream(MasterConnection):
     def __init__(
         self, replica: MemberReplica, hello: Hello, peer: str, opening: bytes = b""
     ) -> None:
-        """`peer` names the master in events. `opening` precedes HELLO; it is empty on a connection
-        that has been proven.
-        """
+        """`opening` precedes HELLO; it is empty on a connection that has been proven."""
         super().__init__(replica.now_ms)
         self._replica = replica
         self._opening = opening
@@ -235,11 +227,7 @@ class MasterStream(MasterConnection):
     # Stream
 
     def begin(self, welcome: Welcome) -> None:
-        """Report where the log ends now; the master continues from there.
-
-        Call this after the log was truncated to the common point and the remaining history was
-        saved.
-        """
+        """Report where the log ends, now that it is truncated and its history saved."""
         self._log = ReceivedLog(self._replica, welcome)
         self._report()
         if self._transport is not None:
@@ -335,9 +323,7 @@ class MasterStream(MasterConnection):
         self._read_on()
 
     def _pause_if_crowded(self) -> None:
-        """Stop reading while checkpoints cannot keep up with the master: the queue entries of
-        received records take memory until they are saved.
-        """
+        """Stop reading while checkpoints cannot keep up: unsaved queue entries take memory."""
         if self._replica.driver.store.upkeep.catch_up.is_crowded and not self.is_waiting_for_disk:
             self.is_waiting_for_disk = True
             assert self._transport is not None
@@ -351,9 +337,7 @@ class MasterStream(MasterConnection):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read again unless there is still a reason to wait; restart the
-        measurement of the master's silence.
-        """
+        """Read again unless there is still a reason to wait, and measure silence anew."""
         is_waiting = self._is_saving or self.is_waiting_for_disk
         if self._transport is not None and not is_waiting and not self.ended.done():
             self._heard_ms = self._now_ms()

@@ -84,8 +84,7 @@ class Openings:
         self._openings.pop(transport, None)
 
     def expire(self, now_ms: int, *, silent_ms: int) -> list[str]:
-        """Close connections that take too long; return the hosts of those that did
-        not send the opening of a member.
+        """Close connections that take too long; return the hosts that showed no member's opening.
 
         `silent_ms` is their bound: a Java slave may be silent for 5 s before its first report.
         """

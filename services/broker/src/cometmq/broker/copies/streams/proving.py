@@ -93,9 +93,7 @@ class Proving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(identity: Identity, ordinal: int | None = None) -> str:
-    """Return the name under which a member proves itself, or under which `ordinal` of its group
-    does.
-    """
+    """Return the name under which a member, or `ordinal` of its group, proves itself."""
     number = identity.copy.ordinal if ordinal is None else ordinal
     return f"{identity.cluster}/{identity.group}/{number}"
 

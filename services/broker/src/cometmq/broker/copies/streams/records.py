@@ -38,8 +38,7 @@ class Cut(NamedTuple):
 def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> Cut:
     """Return the size of the whole records at the start of `data`, which begins at this log offset.
 
-    Stop before `bytes_max` is exceeded, but include at least the first record. Raise UnfitLog if
-    there is no record at an expected position.
+    Include the first one even above `bytes_max`. Raise UnfitLog where no record begins.
     """
     cursor, end = 0, len(data)
     while end - cursor >= BLANK_BYTES_MIN:
@@ -64,9 +63,7 @@ def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> 
 
 
 def is_border(head: Buffer, offset: int, file_size: int) -> bool:
-    """Return whether a record begins at an offset; `head` holds the next `HEAD_BYTES` bytes, or
-    fewer at the end of the file.
-    """
+    """Return whether a record begins at an offset; `head` holds its next `HEAD_BYTES` bytes."""
     try:
         cut = whole_records(head, offset, file_size, 0)
     except UnfitLog:
@@ -75,9 +72,7 @@ def is_border(head: Buffer, offset: int, file_size: int) -> bool:
 
 
 FollowHeaders: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int] | None]
-"""A native `whole_records`: takes the same arguments, returns the fields of a
-`Cut`, or None if Python must decide.
-"""
+"""A native `whole_records`: returns the fields of a `Cut`, or None if Python must decide."""
 
 
 class RecordStream:
@@ -93,10 +88,7 @@ class RecordStream:
         record_bytes_max: int,
         follow: FollowHeaders | None = None,
     ) -> None:
-        """Expect bytes from offset `end`; buffer at most one record of `record_bytes_max`.
-
-        `follow` is tried first; if it returns None, `whole_records` decides.
-        """
+        """Expect bytes from `end`; buffer at most one record. `follow` is tried first."""
         self._follow = follow
         self.end = end  # of everything received, records and their beginnings
         self._file_size = file_size
@@ -111,11 +103,7 @@ class RecordStream:
         return self._count
 
     def feed(self, *pieces: Buffer) -> Buffer:
-        """Return the newly completed records, joined; raise UnfitLog if the bytes are not
-        records.
-
-        The pieces are copied once, to join them.
-        """
+        """Return the newly completed records, joined; raise UnfitLog if the bytes are none."""
         size = sum(map(len, pieces))
         self._parts += pieces
         self._count += size

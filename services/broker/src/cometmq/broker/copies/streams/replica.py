@@ -59,9 +59,7 @@ TAIL_COUNT_MAX: Final = 8
 """Maximum number of files; the oldest ones are deleted."""
 
 TAIL_BYTES_MAX: Final = 512 << 20
-"""Maximum size of a file; bytes after it are not kept. A master has at most half as
-many unconfirmed bytes.
-"""
+"""Later bytes are not kept; a master has at most half as many unconfirmed ones."""
 
 _TAIL_CHUNK_BYTES: Final = 1 << 20
 
@@ -97,9 +95,7 @@ def _delete_oldest_tails(folder: Path) -> None:
 
 
 class EpochLog:
-    """The history of the log: the epochs in which it was written, and where each begins. `save`
-    makes a new one durable before it becomes the current one.
-    """
+    """The history of the log; `save` makes a new one durable before it becomes current."""
 
     def __init__(
         self, file: EpochFile, history: History, *, commit_log: CommitLog, worker: Worker
@@ -117,12 +113,7 @@ class EpochLog:
         return LogExtent(log.min_offset, log.end, log.files.file_size, history)
 
     async def save(self, history: History) -> None:
-        """Save a history and make it the current one, without entries whose bytes
-        the log has deleted.
-
-        If it cannot be saved, keep the old history and raise OSError; HistoryUnsaved if the disk is
-        full.
-        """
+        """Save a history and make it current; raise OSError, HistoryUnsaved if the disk is full."""
         history = pruned(history, self._commit_log.min_offset)
         if history == self.history:
             return
@@ -158,9 +149,7 @@ class MasterEvents(Protocol):
 
 
 class LogUnreadable(CometError):
-    """This broker's log cannot be read during a handshake; the log is unchanged, so
-    a retry is safe.
-    """
+    """This log cannot be read in a handshake; it is unchanged, so a retry is safe."""
 
 
 class MemberReplica:
@@ -205,9 +194,7 @@ class MemberReplica:
         return self.driver.store.commit_log
 
     def may_read(self) -> bool:
-        """Return whether a slave may serve reads, because everything that readers see is
-        confirmed.
-        """
+        """Return whether a slave may serve reads: all that readers see is confirmed."""
         is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
         return is_bounded and not self._is_preparing
 
@@ -232,9 +219,7 @@ class MemberReplica:
         await self._finishing.drain(FINISH_TIMEOUT_S)
 
     def heard(self, confirm: Confirm, received_bytes: int) -> None:
-        """Note the master's progress. Its epoch is 0 in heartbeats before the first confirm
-        offset.
-        """
+        """Note the master's progress, with epoch 0 before the first confirm offset."""
         self.heard_ms = self.now_ms()
         self._has_heard = confirm.epoch > 0
         self.confirmed = max(self.confirmed, confirm.confirmed)
@@ -249,9 +234,7 @@ class MemberReplica:
         self.events.store_failed(error)
 
     async def prepare(self, stream: MasterConnection, hello: Hello, welcome: Welcome) -> None:
-        """Truncate the log to the common point and save the remaining history; a cancellation of
-        the caller does not stop this.
-        """
+        """Truncate the log to the common point, save its history; not cancelled with the caller."""
         prepared = asyncio.get_running_loop().create_future()
         self.spawn(self._prepare(stream, hello, welcome, prepared))
         await prepared

@@ -31,22 +31,17 @@ if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
 
 HEARTBEAT_MS: Final = 500
-"""Longest interval between heartbeats. The interval is a third of
-`heardWithinMills` if that is less.
-"""
+"""Longest interval between heartbeats, or a third of `heardWithinMills`."""
 
 EARLY_MS: Final = 50
-"""A heartbeat is sent up to this much early. Ticks are 100 ms apart: with heartbeats as often, a
-tick that comes a millisecond early would leave one out, and copies would count as silent.
-"""
+"""A heartbeat is sent up to this much early, so that an early tick (100 ms) leaves none out."""
 
 SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
 
 CONFIRM_DELAY_MS: Final = 5
-"""How long a new confirm offset waits for records that it can be sent with. Sent separately, it
-would wake each follower a second time for every batch, and only the readers of a slave need it.
-Within this time, at most one is sent with records.
+"""How long a new confirm offset waits for records to be sent with: alone, it would wake each
+follower a second time for every batch, and only readers of slaves need it.
 """
 
 
@@ -54,15 +49,10 @@ class Reports(Protocol):
     """Receives the followers' reports; implemented by `Confirmation`."""
 
     def heard(self, reports: Sequence[Heard]) -> None:
-        """Apply the latest report of each follower that reported; called once per turn.
-
-        All reports belong to the current epoch, and none exceeds the master's log or tables.
-        """
+        """Apply the latest report of each follower, once per turn; all are of this epoch."""
 
     def left(self, copy: Copy) -> None:
-        """Handle a follower's notice that it is stopping: no report follows until it has
-        restarted.
-        """
+        """Handle a follower's notice that it is stopping; no report follows."""
 
 
 class LogSender:
@@ -94,10 +84,7 @@ class LogSender:
         self.wake_later = OncePerTurn(self.wake)
 
     def lead(self, epoch: int, *, confirmed: int, reports: Reports) -> None:
-        """Accept followers of this epoch, and pass their reports to `reports`.
-
-        The epoch must already be in the history (`EpochLog`).
-        """
+        """Accept followers of this epoch, which is in the history, and pass on their reports."""
         self.stop()
         self._told = reports
         self.epoch = epoch
@@ -200,16 +187,14 @@ class LogSender:
                 stream.ask()
 
     def offer(self) -> Offer:
-        """Return this master's side of the handshake; raise UnfitLog if this broker
-        is not a master.
-        """
+        """Return this master's side of the handshake; raise UnfitLog if it is no master."""
         if not self.epoch:
             raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
         return Offer(self.identity, self.epoch, self.replica.epochs.extent())
 
     def replace(self, newcomer: FollowerStream, copy: Copy) -> None:
-        """Close an earlier connection of the same broker; raise UnfitLog if that connection is
-        alive and is of another store, because two brokers then have one id.
+        """Close an earlier connection of the same broker; raise UnfitLog if it is alive and another
+        store's, because two brokers then have one id.
         """
         for stream in tuple(self._streams):
             if stream is newcomer or stream.copy is None or stream.copy.ordinal != copy.ordinal:
@@ -236,9 +221,7 @@ class LogSender:
         self._pass_later()
 
     def left(self, copy: Copy) -> None:
-        """Pass on that a follower is stopping, at once; drop its collected report,
-        which would say that it is running.
-        """
+        """Pass on that a follower is stopping, at once, and drop its collected report."""
         self._reports.pop(copy, None)
         if self._told is not None:
             self._told.left(copy)

@@ -91,15 +91,11 @@ class LogServer:
         return port
 
     def serve_members(self, members: LogSender) -> None:
-        """From now on, pass members' connections, and calls of `tick` and wake-ups, to
-        `members`.
-        """
+        """Pass members' connections, ticks and wake-ups to `members` from now on."""
         self._members = members
 
     def close(self) -> None:
-        """Close the port and all connections; only RocketMQ's slaves still get
-        their pending output.
-        """
+        """Close the port and all connections; only RocketMQ's slaves get their pending output."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -111,9 +107,7 @@ class LogServer:
             self._members.stop()
 
     def close_slaves(self) -> None:
-        """Close the connections of RocketMQ's slaves, because this log may not
-        continue theirs any more.
-        """
+        """Close RocketMQ's slaves, because this log may not continue theirs any more."""
         for stream in tuple(self._streams):
             stream.finish()
 
@@ -265,10 +259,9 @@ class LogServer:
             )
 
     def note_refused(self, address: str, error: UnfitLog) -> None:
-        """Count a refusal; log it once per host, reason and message, because slaves retry forever.
+        """Count a refusal; log it once per host, reason and text, because slaves retry forever.
 
-        Refusals in a switchover are not warnings: some slaves connect to the old master too late,
-        or to the next one too early.
+        Those of a switchover are no warnings: some slaves connect too late, or too early.
         """
         self.slaves.refused_counts[error.reason] += 1
         entry = address.rpartition(":")[0], error.reason.value, str(error)

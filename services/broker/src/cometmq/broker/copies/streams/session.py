@@ -45,9 +45,7 @@ class Session:
     async def run(
         self, address: Callable[[], str], follow: Callable[[str], Awaitable[None]]
     ) -> None:
-        """Call `follow` again and again with the master's HA address, until cancelled; `address`
-        returns "" while the master is unknown, or must not be followed.
-        """
+        """Call `follow` with the master's HA address again and again, if `address` has one."""
         failed_count = 0
         while True:
             where = address()

@@ -31,9 +31,7 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.store.journal import encode_changes
 
 RECENT_BYTES_MAX: Final = 8 << 20
-"""Maximum size of the changes kept for followers that are behind. A follower that lacks an older
-change gets the complete tables.
-"""
+"""Maximum size of kept changes; a follower that lacks older ones gets the complete tables."""
 
 WHOLE_BYTES_MAX: Final = 256 << 20
 """Maximum size of all tables together while they are being received."""
@@ -53,11 +51,9 @@ class Replicated(Journaled, Protocol):
         """Yield the complete content as JSON, in pieces of the same form as `noted_changes`."""
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Replace the content with the pieces of another broker's `whole`, and note the
-        differences.
+        """Replace the content with the pieces of another broker's `whole`; note the differences.
 
-        Raise ValueError or CometError if the JSON does not have the table's shape; nothing has
-        changed then.
+        Raise ValueError or CometError for JSON of another shape; nothing has changed then.
         """
 
 
@@ -65,9 +61,7 @@ class TablesPosition(NamedTuple):
     """How recent the tables are: they contain every acknowledged change up to this number."""
 
     epoch: int
-    """The epoch whose master sent the tables; 0 if they were never replicated or the epoch is
-    unknown.
-    """
+    """The epoch whose master sent the tables; 0 if it is unknown, or none did."""
     changes: int
     """The number of changes of that epoch that the tables contain."""
 
@@ -101,9 +95,7 @@ class WholeTables:
 
 
 class TableFeed:
-    """The changes that a master sends (after `begin`), and a follower receives (`adopt`,
-    `apply`).
-    """
+    """The changes that a master sends (after `begin`) and a follower gets (`adopt`, `apply`)."""
 
     def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
         """`tables` maps the names of the tables' files to the tables."""
@@ -149,10 +141,7 @@ class TableFeed:
         self._journal.turn.counted()
 
     def settle(self) -> int:
-        """Write pending changes to the journal; return the number of changes in this epoch.
-
-        Raise ServiceNotAvailable if they cannot be written; they are not sent to followers either.
-        """
+        """Journal pending changes; return their number, or raise ServiceNotAvailable."""
         self._journal.write()
         if self._journal.fault:
             raise ServiceNotAvailable(
@@ -161,9 +150,7 @@ class TableFeed:
         return self.position.changes
 
     def since(self, number: int) -> Iterable[tuple[int, bytes]] | None:
-        """Return the encoded changes after change `number`; None if not all of them are still
-        kept.
-        """
+        """Return the encoded changes after change `number`; None if some are not kept."""
         first = self._recent[0][0] if self._recent else self.position.changes + 1
         if number + 1 < first:
             return None
@@ -178,17 +165,12 @@ class TableFeed:
     # Follower
 
     def received(self, epoch: int) -> int:
-        """Return the number of changes of an epoch that were received; -1 if the
-        complete tables are needed.
-        """
+        """Return how many changes of an epoch were received; -1 if complete tables are needed."""
         is_current = self._has_masters_tables and self.position.epoch == epoch
         return self.position.changes if is_current else -1
 
     def adopt(self, epoch: int, number: int, pieces: Mapping[str, Sequence[msgspec.Raw]]) -> None:
-        """Replace all tables with the master's, as of change `number` or later.
-
-        Raise TablesLost if the tables cannot be replaced or saved.
-        """
+        """Replace all tables with the master's, as of `number` or later; or raise TablesLost."""
         self.forget()
         try:
             for name, table in self._tables.items():

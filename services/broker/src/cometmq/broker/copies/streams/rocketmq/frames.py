@@ -53,10 +53,7 @@ class ReportReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """Return the newly completed reports; raise RemoteProtocolError if one is negative.
-
-        An offset whose top bit is set never belongs to RocketMQ's stream.
-        """
+        """Return the newly completed reports; raise RemoteProtocolError if one is negative."""
         data = self._rest + data
         end = len(data) - len(data) % REPORT_BYTES
         self._rest = data[end:]
@@ -67,11 +64,7 @@ class ReportReader:
 
 
 class TransferReader:
-    """Splits the bytes that a slave receives into transfers.
-
-    Memory is bounded: a frame larger than `FRAME_BYTES_MAX` is refused as soon as its header
-    arrives.
-    """
+    """Splits the bytes that a slave receives into transfers of bounded size."""
 
     __slots__ = ("_count", "_parts", "_wanted")
 

@@ -56,11 +56,7 @@ class SlaveFollower:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`address` returns the master's HA address, or "" if no master is known.
-
-        `inspect` compares the logs with requests to the master; it raises UnfitLog
-        if they do not match.
-        """
+        """`address` returns "" if no master is known; `inspect` raises UnfitLog."""
         self.store = driver.store
         self.driver = driver
         self.status = status
@@ -174,9 +170,7 @@ class SlaveFollower:
             stream.end(ConnectionLost("closed"))
 
     def note_following(self, offset: int) -> None:
-        """Note that the master has sent data or a heartbeat that begins where this log ends: it has
-        accepted this slave.
-        """
+        """Note that the master has accepted this slave: it continues where this log ends."""
         status = self.status
         if status.state is FollowState.FOLLOWING:
             return
@@ -227,9 +221,7 @@ class _MasterStream(MasterConnection):
             self._follower.note_following(self._commit_log.end)
 
     def _begin_at(self, offset: int, end: int) -> int:
-        """Return where received bytes are appended: `end`, or `offset` if this log is empty,
-        because it then begins where the master's log begins. Raise an error for any other gap.
-        """
+        """Return where bytes are appended: `end`, or `offset` if this log is empty; or raise."""
         if end or self._records.end or self._commit_log.end:
             raise UnfitLog(
                 Unfit.OFFSET, f"the master sends offset {offset}, this log ends at {end}"

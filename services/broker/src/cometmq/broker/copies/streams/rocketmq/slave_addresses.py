@@ -22,9 +22,7 @@ LOOK_UP_INTERVAL_MS: Final = 500
 
 LOOK_UP_TIMEOUT_S: Final = 2.0
 FRESH_MS: Final = 30_000
-"""How long an answer is used: the address of a stopped slave may later belong to another
-program.
-"""
+"""How long an answer is used: a stopped slave's address may go to another program."""
 
 WAIT_MS: Final = 3_000
 """How long the connection of an unknown host waits for its registration."""
@@ -83,8 +81,7 @@ class SlaveAddresses:
     def is_known(self, host: str, own_host: str) -> bool:
         """Return whether a host was allowed when the name servers were last asked.
 
-        `own_host` is the address of this host that the connection uses; a slave on the same host
-        connects from there.
+        `own_host` is this host's address of the connection, as a slave on this host has.
         """
         return self._is_given(host, own_host) or (
             self._allowed.registered and not _texts([host]).isdisjoint(self._registered)

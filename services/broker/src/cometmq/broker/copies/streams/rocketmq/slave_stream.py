@@ -73,9 +73,7 @@ class SlaveStream(ServedStream):
             self._server.acked()
 
     def _check_request(self, offset: int) -> None:
-        """Start at this offset if it is in the log and a record begins there;
-        otherwise refuse the slave.
-        """
+        """Start at this offset if a record of the log begins there; otherwise refuse."""
         log = self._commit_log
         end, first = log.confirm_offset, log.min_offset
         if offset == 0:
@@ -139,9 +137,7 @@ class SlaveStream(ServedStream):
         return count
 
     def _frames(self, data: memoryview, start: int) -> list[Buffer]:
-        """Split whole records into frames; return the headers and bodies, and
-        advance the sent offset.
-        """
+        """Split whole records into headers and bodies, and advance the sent offset."""
         slave = self.slave
         frames: list[Buffer] = []
         batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
