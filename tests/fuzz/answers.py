@@ -20,8 +20,7 @@ from mcp_types.jsonrpc import jsonrpc_message_adapter
 from cometmq.cli.mcp.server import CHANGING, READING, _answer, _refused
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.http import HttpClient, HttpError
-from cometmq.ha.places.kube_api import Api
-from cometmq.ha.places.kubernetes import KubernetesRecord
+from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
 from cometmq.ha.record import Copy, Record, RecordDamaged, Versioned
 from cometmq.operator.api import ApiRefused, ApiServer, ApiUnreachable, KubeApi

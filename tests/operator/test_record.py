@@ -6,8 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cometmq.ha.places.kube_api import api_at
-from cometmq.ha.places.kubernetes import KubernetesRecord
+from cometmq.ha.places.kubernetes import KubernetesRecord, api_at
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.testing.ha.port_contract import CHECKS, SECOND, new_record
 

@@ -11,8 +11,7 @@ import pytest
 
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kube_api import Api
-from cometmq.ha.places.kubernetes import KubernetesRecord
+from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 
 
 class FakeEtcd:

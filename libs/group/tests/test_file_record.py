@@ -14,12 +14,10 @@ from random import Random
 import pytest
 
 from cometmq.ha.durable import OsFiles
-from cometmq.ha.places.file import LOOKS_MAX, FileRecord
-from cometmq.ha.places.versions import KEPT
+from cometmq.ha.places.file import KEPT, FileRecord
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.peers.long_forms import case_count
-from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.testing.ha.failing_disk import Crash, Disk, Process
 from cometmq.testing.ha.port_contract import FIRST, SECOND, new_record
 from cometmq.testing.remoting.hostile_json import hostile
@@ -362,113 +360,20 @@ async def test_a_damaged_version_is_named_and_never_replaced_by_an_older_one(tmp
         await port.read()
 
 
-class CountedFiles(OsFiles):
-    """Counts reads; stamps are those of a clock whose ticks a test may stop."""
+class DeafFiles(OsFiles):
+    """Files of which the first read fails."""
 
-    def __init__(self):
-        self.read_count = 0
-        self.stopped: dict[Path, tuple[int, int] | None] | None = None
+    has_failed = False
 
     def read(self, path):
-        self.read_count += 1
+        if not self.has_failed:
+            self.has_failed = True
+            raise OSError(5, "Input/output error", str(path))
         return super().read(path)
 
-    def stamp(self, path):
-        found = super().stamp(path)
-        return found if self.stopped is None else self.stopped.setdefault(path, found)
 
-
-class Watch:
-    """The watch of a record in real files, whose pauses take no time."""
-
-    def __init__(self, folder):
-        self.files = CountedFiles()
-        self.look_count = 0
-        self.record = FileRecord(folder / "record", files=self.files, sleep=self._pause)
-        self.writer = FileRecord(folder / "record")
-        self.seen: list[Versioned | None] = []
-        self.may_look = asyncio.Event()
-        self.may_look.set()
-        self.stops_after_change = False
-
-    async def _pause(self, _seconds):
-        self.look_count += 1
-        await asyncio.sleep(0)
-        await self.may_look.wait()
-
-    async def run(self):
-        async for found in self.record.watch():
-            self.seen.append(found)
-            if self.stops_after_change:
-                self.may_look.clear()
-
-    async def until(self, condition):
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110  # states of several parts
-                await asyncio.sleep(0)
-
-    async def looks(self, count):
-        end = self.look_count + count
-        await self.until(lambda: self.look_count >= end)
-
-
-@pytest.fixture
-async def watch(tmp_path):
-    it = Watch(tmp_path)
-    tasks = TaskSet()
-    tasks.spawn(it.run(), name="watch")
-    yield it
-    await tasks.close()
-
-
-async def test_a_watch_reads_only_files_that_have_changed(watch):
-    base = existing((await watch.writer.create(new_record())).written)
-    for _ in range(3):
-        await watch.until(lambda: watch.seen[-1:] == [base])  # noqa: B023  # awaited here
-        await watch.looks(10)
-        reads = watch.files.read_count
-        await watch.looks(1_000)
-        assert watch.files.read_count - reads <= 2 * 1_000 // LOOKS_MAX + 2
-        base = existing((await watch.writer.replace(base, base.record.renewed())).written)
-    await watch.until(lambda: watch.seen[-1:] == [base])
-    await watch.looks(10)
-    watch.writer._path.unlink()
-    await watch.until(lambda: watch.seen[-1] is None)
-
-
-async def test_a_watch_sees_the_second_write_within_one_tick(watch):
-    base = existing((await watch.writer.create(new_record())).written)
-    await watch.until(lambda: watch.seen[-1:] == [base])
-    await watch.looks(10)
-    first = existing((await watch.writer.replace(base, base.record.renewed())).written)
-    watch.files.stopped = {}
-    watch.stops_after_change = True
-    await watch.until(lambda: watch.seen[-1:] == [first])
-    second = existing((await watch.writer.replace(first, first.record.renewed())).written)
-    watch.may_look.set()
-    await watch.until(lambda: watch.seen[-1:] == [second])
-
-
-async def test_a_watch_sees_a_change_behind_old_stamps(watch):
-    base = existing((await watch.writer.create(new_record())).written)
-    await watch.until(lambda: watch.seen[-1:] == [base])
-    watch.files.stopped = {}
-    await watch.looks(20)
-    written = existing((await watch.writer.replace(base, base.record.renewed())).written)
-    await watch.until(lambda: watch.seen[-1:] == [written])
-
-
-async def test_a_watch_reads_again_after_a_failed_read(watch):
-    base = existing((await watch.writer.create(new_record())).written)
-    await watch.until(lambda: watch.seen[-1:] == [base])
-    await watch.looks(10)
-    read = watch.files.read
-
-    def fail(path):
-        raise OSError(5, "Input/output error", str(path))
-
-    watch.files.read = fail
-    written = existing((await watch.writer.replace(base, base.record.renewed())).written)
-    await watch.looks(10)
-    watch.files.read = read
-    await watch.until(lambda: watch.seen[-1:] == [written])
+async def test_a_watch_goes_on_after_a_failed_read(tmp_path):
+    written = (await FileRecord(tmp_path / "record").create(new_record())).written
+    port = FileRecord(tmp_path / "record", files=DeafFiles(), poll_interval_ms=1)
+    async with asyncio.timeout(60):
+        assert await anext(aiter(port.watch())) == written

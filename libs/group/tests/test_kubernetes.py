@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from cometmq.ha.places.kube_api import in_cluster
-from cometmq.ha.places.kubernetes import ANNOTATION, parse_place
+from cometmq.ha.places.kubernetes import ANNOTATION, in_cluster, parse_place
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
 from cometmq.remoting.errors import SettingsError

@@ -18,8 +18,7 @@ from lightkube.config.models import Cluster, User
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.types import PatchType
 
-from cometmq.ha.places import kube_api
-from cometmq.ha.places.http import Limits
+from cometmq.ha.places import kubernetes
 from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.operator.api_types.broker_group import GROUP, KIND, PLURAL, VERSION
 from cometmq.operator.api_types.topics_and_groups import PLURALS
@@ -31,7 +30,7 @@ FIELD_MANAGER: Final = "cometmq-operator"
 TIMEOUT_S: Final = 10.0
 CALLS_MAX: Final = 8  # a connection takes 0.3 MB
 """Maximum number of concurrent calls; those of kopf and those for records are not counted."""
-RECORD_LIMITS: Final = Limits(idle_max=16)
+RECORD_IDLE_MAX: Final = 16
 """A connection takes 0.3 MB. After a pause of the API server, all groups read their records at the
 same times, and open missing connections anew until their reads spread again.
 """
@@ -97,14 +96,16 @@ class ApiServer(msgspec.Struct, frozen=True, kw_only=True):
     def read_token(self) -> str:
         return self.token.read_text(encoding="ascii").strip()
 
-    def records(self) -> kube_api.Api:
+    def records(self) -> kubernetes.Api:
         """Return the client for records, which is that of brokers and electors."""
-        return kube_api.api_at(self.host, self.port, self.read_token, self.ca, RECORD_LIMITS)
+        return kubernetes.api_at(self.host, self.port, self.read_token, self.ca, RECORD_IDLE_MAX)
 
 
-def in_cluster(account: Path = kube_api.ACCOUNT) -> ApiServer:
+def in_cluster(account: Path = kubernetes.ACCOUNT) -> ApiServer:
     """Return the API server of the pod's cluster; raise SettingsError outside a pod."""
-    server = ApiServer(host=kube_api.HOST, port=443, ca=account / "ca.crt", token=account / "token")
+    server = ApiServer(
+        host=kubernetes.HOST, port=443, ca=account / "ca.crt", token=account / "token"
+    )
     try:
         server.read_token()
     except OSError as error:
@@ -247,7 +248,7 @@ class KubeApi:
         return dict(await _call(what, call) or {})
 
 
-def record_of(api: kube_api.Api) -> Callable[[str, str], KubernetesRecord]:
+def record_of(api: kubernetes.Api) -> Callable[[str, str], KubernetesRecord]:
     """Return a function that returns the record of a group: a Lease of the same name."""
     return lambda namespace, name: KubernetesRecord(api, namespace, name)
 

@@ -27,18 +27,8 @@ class Files(Protocol):
         """Replace the content of a file durably; after a crash it is the old or the new one."""
 
 
-Stamp = tuple[int, int]
-"""What `SharedFiles.stamp` returns for a name that exists."""
-
-
 class SharedFiles(Files, Protocol):
     """A folder of files shared by processes; call `sync` to make creations and removals durable."""
-
-    def stamp(self, path: Path) -> Stamp | None:
-        """Return a value that changes with a file's content or a folder's names; None if missing.
-
-        Changes within one tick of the file system's clock, a few ms, may leave it the same.
-        """
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder; a short list is an atomic snapshot."""
@@ -71,14 +61,6 @@ class OsFiles:
             return path.read_bytes()
         except FileNotFoundError:
             return None
-
-    def stamp(self, path: Path) -> Stamp | None:
-        """Return the inode and the time of its last change."""
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_ctime_ns
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace the content durably, even on a full disk.

@@ -51,8 +51,11 @@ def open_record(
 
 
 def _in_kubernetes(place: str, rest: str) -> RecordPort:
-    from cometmq.ha.places.kube_api import in_cluster  # noqa: PLC0415
-    from cometmq.ha.places.kubernetes import KubernetesRecord, parse_place  # noqa: PLC0415
+    from cometmq.ha.places.kubernetes import (  # noqa: PLC0415
+        KubernetesRecord,
+        in_cluster,
+        parse_place,
+    )
 
     try:
         namespace, name = parse_place(rest)

@@ -1,35 +1,146 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record in files, for the processes of one host (demos, tests, single machines).
 
-`FILE` names a folder in `FILE.d` that holds the versions of the record (`places.versions`).
+`FILE` names a folder in `FILE.d` that holds the versions of the record.
 Removing `FILE` deletes the record atomically. The next record gets a new folder, so a late write to
 a deleted record never reaches its successor (R10). The folder must be on a local file system with
 hard links: network file systems may answer link(2) from caches, or perform it more than once.
+
+Each version is a file named by its number; the file with the highest number is the record. A writer
+creates a proposal, syncs it, and links it to the number after the version on which its write is
+based; link(2) fails if another writer came first. No process waits for another, so a writer that is
+stopped (SIGSTOP) or killed at any point blocks no other.
+
+Old versions are removed, so a writer that was stopped for a long time may link a number whose file
+was already removed. Such a file is below the highest number, and readers ignore it. The writer
+detects this case: versions are removed in ascending order, and no version string is used twice. If
+the version on which the write is based still exists after the link, the next number was never
+removed, so no other writer had linked it before. Otherwise the outcome is unknown.
 """
 
 import asyncio
 import os
+import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from cometmq.ha.durable import OsFiles, SharedFiles, Stamp
-from cometmq.ha.places.versions import Versions
+from cometmq.ha.durable import OsFiles, SharedFiles
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, Sleep, applied, poll, unknown
-from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.ha.record import (
+    Record,
+    RecordDamaged,
+    Versioned,
+    decode_record,
+    encode_record,
+    may_replace,
+)
 from cometmq.remoting.errors import UNREADABLE_JSON
 from cometmq.remoting.transport.tasks import sleep_on_grid
 
-SETTLE_MS: Final = 100
-"""A watch reads changed files again for this time: later changes within the same tick of the file
-system's clock leave the stamps as they are, and a tick lasts up to 10 ms.
-"""
-LOOKS_MAX: Final = 10
-"""Maximum number of looks at unchanged stamps before a watch reads the files all the same: 1 s."""
+KEPT: Final = 32
+"""Versions to keep. A writer that is stopped for as many writes cannot judge its own."""
+READ_ATTEMPTS: Final = 20
+"""Attempts of a read, each overtaken by `KEPT` writes."""
 
 Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class Versions:
+    """The versions of a record in one folder. All calls block."""
+
+    def __init__(self, folder: Path, files: SharedFiles, new_nonce: Callable[[], str]) -> None:
+        self.folder = folder
+        self._files = files
+        self._new_nonce = new_nonce
+        self._synced = 0
+
+    def current(self) -> Versioned:
+        """Make the highest version durable and return it; raise RecordDamaged."""
+        for _ in range(READ_ATTEMPTS):
+            number = max(self._numbers(), default=0)
+            if not number:
+                raise RecordDamaged(
+                    f"the record in {self.folder} cannot be read: it has no version"
+                )
+            data = self._files.read(self.folder / str(number))
+            if data is None:  # removed meanwhile, so newer versions exist
+                continue
+            found = _decoded_version(data, number, self.folder / str(number))
+            if number != self._synced:  # the writer may not have synced it yet
+                self._files.sync(self.folder)
+                self._synced = number
+            return found
+        raise RecordUnreachable(f"the record in {self.folder} changes faster than it can be read")
+
+    def begin(self, record: Record) -> Versioned:
+        """Write the first version into an empty folder that no other process knows about yet."""
+        first = Versioned(record, f"1-{self._new_nonce()}")
+        self._files.create(self.folder / "1", _encoded_version(first))
+        self._files.sync(self.folder)
+        return first
+
+    def append(self, base: Versioned, record: Record) -> Outcome:
+        """Write the version after `base` if `base` is current; raise OSError if that is unknown."""
+        if not may_replace(self.current(), base, record):
+            return CONFLICT
+        number, nonce = _number(base.version) + 1, self._new_nonce()
+        written = Versioned(record, f"{number}-{nonce}")
+        proposal = self.folder / f".{number}-{nonce}"
+        try:
+            self._files.create(proposal, _encoded_version(written))
+            self._files.link(proposal, self.folder / str(number))
+        except (FileExistsError, FileNotFoundError):  # the next writer removed the proposal
+            return CONFLICT
+        finally:
+            self._files.remove(proposal)
+        before = self._files.read(self.folder / str(number - 1))
+        if before is None or _first_words(before)[0] != base.version:
+            return unknown(f"version {number} in {self.folder} was written too late to be judged")
+        self._files.sync(self.folder)
+        self._clean(number)
+        return applied(record, written.version)
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in self._files.names(self.folder) if name.isdigit()]
+
+    def _clean(self, current: int) -> None:
+        """Remove old versions in ascending order, and proposals that can no longer be linked."""
+        try:
+            for number in sorted(self._numbers()):
+                if number <= current - KEPT:
+                    self._files.remove(self.folder / str(number))
+            for name in self._files.names(self.folder):
+                if name.startswith(".") and _number(name[1:]) <= current:
+                    self._files.remove(self.folder / name)
+        except OSError:
+            pass  # the record is written; the next write removes the same files
+
+
+def _number(version: str) -> int:
+    """Return the number of a version; 0 if it has a different backend's format."""
+    number = version.partition("-")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _encoded_version(versioned: Versioned) -> bytes:
+    content = encode_record(versioned.record)
+    return f"{versioned.version} {zlib.crc32(content):08x}\n".encode() + content
+
+
+def _first_words(data: bytes) -> tuple[str, str]:
+    version, _, checksum = data.partition(b"\n")[0].decode(errors="replace").partition(" ")
+    return version, checksum
+
+
+def _decoded_version(data: bytes, number: int, path: Path) -> Versioned:
+    version, checksum = _first_words(data)
+    content = data.partition(b"\n")[2]
+    if _number(version) != number or checksum != f"{zlib.crc32(content):08x}":
+        raise RecordDamaged(f"the record in {path} cannot be read: its checksum is wrong")
+    return Versioned(decode_record(content, place=str(path)), version)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -76,11 +187,8 @@ class FileRecord:
         return await self._written(lambda: self.create_blocking(record))
 
     def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record and its changes. Every `poll_interval_ms`, the stamps of the files are
-        compared; the files are read if they have changed.
-        """
-        looks = _Looks(self, -(-SETTLE_MS // self._poll_interval_ms))
-        return poll(looks.read, sleep=self._sleep, interval_ms=self._poll_interval_ms)
+        """Yield the record and its changes, reading the files every `poll_interval_ms`."""
+        return poll(self.read, sleep=self._sleep, interval_ms=self._poll_interval_ms)
 
     async def close(self) -> None:
         """Do nothing; files are open only during a call."""
@@ -90,15 +198,6 @@ class FileRecord:
             return await asyncio.to_thread(write)
         except (OSError, RecordUnreachable) as error:  # the link may have succeeded
             return unknown(f"cannot write the record {self._path}: {error}")
-
-    def stamps(self) -> tuple[Stamp | None, ...]:
-        """Return the stamps of `FILE` and of the last known folder of versions.
-
-        This does not block: both inodes stay in memory, because they are looked at again and again.
-        """
-        last = self._last
-        paths = (self._path,) if last is None else (self._path, last.folder)
-        return tuple(map(self._files.stamp, paths))
 
     def read_blocking(self) -> Versioned | None:
         """Return the record; raise OSError, RecordUnreachable or RecordDamaged."""
@@ -123,7 +222,7 @@ class FileRecord:
             return CONFLICT
         head = self._head(data)
         outcome = self._versions(head).append(base, record)
-        if outcome.written and self._files.read(self._path) != _encoded(head):
+        if outcome.written and self._files.read(self._path) != _encoded_head(head):
             return unknown(f"the record {self._path} was deleted during a write")
         return outcome
 
@@ -134,7 +233,7 @@ class FileRecord:
         head, first = self._begun(record)
         proposal = self._root / f".{head.versions}"
         try:
-            self._files.create(proposal, _encoded(head))
+            self._files.create(proposal, _encoded_head(head))
             self._files.link(proposal, self._path)
         except FileExistsError:
             self._drop(head)
@@ -176,44 +275,5 @@ class FileRecord:
             raise RecordDamaged(f"the record in {self._path} cannot be read: {error}") from error
 
 
-class _Looks:
-    """The reads of one watch.
-
-    Ten reads a second on a thread take 0.6 % of a core, ten looks at the stamps 0.1 %.
-
-    A client of NFS may show old stamps for seconds, but a read opens the file, which asks the
-    server. Therefore LOOKS_MAX bounds the looks without a read.
-    """
-
-    def __init__(self, record: FileRecord, again_count: int) -> None:
-        """`again_count` is how often a record is read again after the first read that found it."""
-        self._record = record
-        self._again_count = again_count
-        self._stamps: tuple[Stamp | None, ...] | None = None
-        self._again_left = 0
-        self._look_count = 0  # since the last read
-        self._found: Versioned | None = None
-
-    async def read(self) -> Versioned | None:
-        """Return the record, without a read if its files have not changed since the last one.
-
-        Raise RecordUnreachable or RecordDamaged as a read does; the next call then reads again.
-        """
-        try:
-            stamps = self._record.stamps()
-        except OSError:
-            stamps = None  # the read reports it
-        if stamps is None or stamps != self._stamps:
-            self._again_left = self._again_count + 1
-        self._look_count += 1
-        if self._again_left or self._look_count >= LOOKS_MAX:
-            self._look_count = 0
-            self._stamps = None  # unless the read succeeds
-            self._found = await self._record.read()
-            self._stamps = stamps
-            self._again_left = max(0, self._again_left - 1)
-        return self._found
-
-
-def _encoded(head: _Head) -> bytes:
+def _encoded_head(head: _Head) -> bytes:
     return msgspec.json.encode(head) + b"\n"

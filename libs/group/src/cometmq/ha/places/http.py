@@ -61,18 +61,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server may serve this request twice; other requests are sent at most once."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """Limits of a client."""
-
-    idle_max: int = IDLE_MAX
-    """Connections kept for later requests."""
-    answer_bytes_max: int = ANSWER_BYTES_MAX
-    """Bytes in the body of a response, and in a line of a stream."""
-
-
-LIMITS: Final = Limits()
-
-
 class HttpClient:
     """Requests to one server; they may overlap. All must run in one event loop."""
 
@@ -81,15 +69,14 @@ class HttpClient:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
-        limits: Limits = LIMITS,
+        idle_max: int = IDLE_MAX,
         backend: httpcore2.AsyncNetworkBackend | None = None,
     ) -> None:
-        """`backend` opens connections; tests pass their own."""
+        """`idle_max` connections are kept; `backend` opens them, in tests."""
         self.address = host_port(host, port)
         self._url = f"{'https' if tls else 'http'}://{self.address}"
-        self._limits = limits
         self._pool = httpcore2.AsyncConnectionPool(
-            tls, max_connections=None, max_keepalive_connections=limits.idle_max,
+            tls, max_connections=None, max_keepalive_connections=idle_max,
             keepalive_expiry=IDLE_S, network_backend=backend,
         )  # fmt: skip
 
@@ -189,8 +176,8 @@ class HttpClient:
         return bytes(body)
 
     def _check(self, data: bytearray) -> None:
-        if len(data) > self._limits.answer_bytes_max:
-            raise self._unusable(f"more than {self._limits.answer_bytes_max} bytes")
+        if len(data) > ANSWER_BYTES_MAX:
+            raise self._unusable(f"more than {ANSWER_BYTES_MAX} bytes")
 
     def _unusable(self, error: object) -> HttpError:
         return HttpError(f"{self.address} sent no usable response: {error}")

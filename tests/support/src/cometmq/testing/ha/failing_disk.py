@@ -73,7 +73,6 @@ class Process:
         self.disk = disk
         self._before = before
         self._steps = count()
-        self._stamps = count()
         self._is_dead = False
 
     def _step(self) -> None:
@@ -89,10 +88,6 @@ class Process:
         """Read a file; None if it does not exist."""
         self._step()
         return self.disk.folders.get(path.parent, {}).get(path.name)
-
-    def stamp(self, path: Path) -> tuple[int, int] | None:
-        """Return a value that no earlier call returned, so that watches always read."""
-        return 0, next(self._stamps)
 
     def names(self, folder: Path) -> list[str]:
         """List a folder."""
