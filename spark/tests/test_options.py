@@ -166,10 +166,3 @@ def test_secrets_are_masked_but_pickled() -> None:
 @pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000)])
 def test_durations(text: str, ms: int) -> None:
     assert duration_ms(text) == ms
-
-
-def test_every_option_is_described() -> None:
-    for info in FIELDS:
-        *_, applies, description = info.type.__metadata__
-        assert description, info.name
-        assert applies.extra["applies"], info.name

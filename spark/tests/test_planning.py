@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splitting and limiting ranges: no message is lost or read twice, and no queue starves."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,21 +59,3 @@ def test_limited_batch_uses_its_limit_and_every_queue(sizes: list[int], limit: i
     assert all(taken[span.queue] > 0 for span in spans if span.size)
     waiting = sum(1 for size in sizes if size)
     assert min(limit, sum(sizes)) <= sum(taken.values()) <= max(limit, 0) + waiting
-
-
-@pytest.mark.parametrize("limit", [1, 7, 500, 700])
-def test_limited_batches_terminate(limit: int) -> None:
-    spans = spans_of([1000, 3, 0, 400])
-    batches = 0
-    while any(span.size for span in spans):
-        ends = limited(spans, limit)
-        spans = [Span(span.queue, ends[span.queue], span.end) for span in spans]
-        batches += 1
-
-    assert batches <= 1403 // limit + 2
-
-
-def test_without_a_limit_everything_is_read() -> None:
-    spans = spans_of([5, 0])
-
-    assert list(limited(spans, None).values()) == [105, 100]

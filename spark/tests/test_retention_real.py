@@ -206,15 +206,6 @@ def test_running_stream_fails_or_continues_without_lost_messages(
     assert list(chain(*batches)) == list(range(forgotten.first_left, COUNT))
 
 
-def test_running_stream_that_allows_losses_reads_the_rest(
-    spark: SparkSession, forgotten: Forgotten, tmp_path: Path
-) -> None:
-    batches = run_stream(spark, forgotten, tmp_path, failOnDataLoss="false")
-
-    assert batches[0] == list(range(3 * TASK))
-    assert list(chain(*batches[1:])) == list(range(forgotten.first_left, COUNT))
-
-
 def gate(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Make each task read all of its range, signal this with a file, and end when `go` exists."""
 

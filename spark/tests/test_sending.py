@@ -134,15 +134,6 @@ def test_rows_of_a_busy_broker_go_to_another() -> None:
     assert not brokers.stored[QUEUES[0]]
 
 
-def test_broker_that_is_down_is_skipped() -> None:
-    brokers = Brokers()
-    brokers.is_up = lambda address: address == "b:1"
-
-    send(brokers, [row(number) for number in range(20)], batchBytes="0")
-
-    assert len(all_of(brokers)) == 20
-
-
 def test_keys_keep_their_order_although_batches_are_rejected() -> None:
     brokers = Brokers()
     busy = int(ResponseCode.SYSTEM_BUSY)

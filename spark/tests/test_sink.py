@@ -12,7 +12,6 @@ from pyspark.sql import types as spark
 from cometmq.peers.cluster import Cluster
 from cometmq.remoting.message.flags import java_hash
 from cometmq.spark.errors import (
-    NameServerUnreachable,
     OptionError,
     SchemaError,
     SendIncomplete,
@@ -84,17 +83,6 @@ def test_repeated_task_has_the_same_ids_and_other_tasks_differ() -> None:
     others = [RowIds("query", 6, 0).of(0), RowIds("query", 5, 1).of(0), RowIds("other", 5, 0).of(0)]
     assert len({*ids, *others}) == 1003
     assert all(len(one) == 32 and one[20:28] == "00000000" for one in ids)
-
-
-def test_readers_can_drop_duplicates(cluster: Cluster, topic: str) -> None:
-    writer = writer_of(cluster, topic)
-    writer.write(iter([bodies(50)]))
-    writer.write(iter([bodies(50)]))  # like another attempt of the same task
-
-    rows = read(cluster, topic, 100)
-
-    assert len(rows) == 100
-    assert len({row["msg_id"] for row in rows}) == 50
 
 
 def test_without_dedup_ids_each_attempt_has_new_ids(cluster: Cluster, topic: str) -> None:
@@ -197,11 +185,6 @@ def test_rejected_message_is_named(cluster: Cluster, topic: str) -> None:
         SendIncomplete, match=r"1 rows starting at row 0 of the task were not stored"
     ):
         writer_of(cluster, topic).write(iter([batch]))
-
-
-def test_unreachable_name_server_is_a_one_line_error(topic: str, cluster: Cluster) -> None:
-    with pytest.raises(NameServerUnreachable, match="no name server answers"):
-        writer_of(cluster, topic, nameServer="127.0.0.1:1").write(iter([bodies(1)]))
 
 
 def test_lost_rows_prevent_the_commit(cluster: Cluster, topic: str) -> None:

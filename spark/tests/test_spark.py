@@ -165,20 +165,6 @@ def test_workers_run_the_interpreter_of_the_driver(
     assert done.stdout.split() == ["20"], done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(("form", "kind"), [("raw", "string"), ("none", "string")])
-def test_forms_of_properties(
-    load: Callable[..., DataFrame], cluster: Cluster, topic: str, form: str, kind: str
-) -> None:
-    fill(cluster.namesrv_addr, topic, 5)
-
-    rows = load(subscribe=topic, includeProperties=form, includeBody="false")
-
-    assert dict(rows.dtypes)["properties"] == kind
-    assert rows.where("body is not null").count() == 0
-    assert rows.where("properties is null").count() == (20 if form == "none" else 0)
-    assert rows.where("tags = 't0'").count() == 8
-
-
 def test_selected_columns_and_an_empty_topic(
     spark: SparkSession, cluster: Cluster, topic: str
 ) -> None:
@@ -215,34 +201,6 @@ def test_limited_batches(streams: Streams, cluster: Cluster, topic: str) -> None
 
     assert rows == [700, 700, 600]
     assert streams.out().count() == 2000
-
-
-def test_new_queues_are_read_from_their_first_message(
-    streams: Streams, cluster: Cluster, make_topic: Callable[[str], str]
-) -> None:
-    one, two = make_topic("grows_1"), "grows_2"
-    fill(cluster.namesrv_addr, one, 10)
-    options = {"subscribePattern": "grows_.*", "startingOffsets": "latest"}
-
-    def run() -> list[int]:
-        source = streams.spark.readStream.format("rocketmq").options(
-            nameServer=cluster.namesrv_addr, **options
-        )
-        query = (
-            source.load()
-            .writeStream.format("parquet")
-            .option("path", str(streams.folder / "out"))
-            .option("checkpointLocation", str(streams.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        return streams.finish(query)[0]
-
-    assert run() == []
-    make_topic(two)
-    fill(cluster.namesrv_addr, two, 10)
-    assert sum(run()) == 40
-    assert {row.topic for row in streams.out().select("topic").distinct().collect()} == {two}
 
 
 def test_recreated_topic_is_a_loss_unless_allowed(
@@ -351,35 +309,3 @@ def _cometmq(cluster: Cluster, *words: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_tables_about_groups_and_brokers(
-    load: Callable[..., DataFrame], cluster: Cluster, topic: str
-) -> None:
-    fill(cluster.namesrv_addr, topic, 7)
-
-    brokers = load(table="brokers").select("broker_name").collect()
-    offsets = load(table="offsets").where(f.col("topic") == topic)
-
-    assert sorted(row.broker_name for row in brokers) == ["broker-a", "broker-b"]
-    assert [row.max_offset for row in offsets.collect()] == [7] * 4
-    assert load(table="groups").columns[:4] == ["snapshot_id", "cluster", "group", "broker_name"]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (
-            {"subscribePatern": "x"},
-            "unknown option `subscribepatern`: did you mean `subscribePattern`",
-        ),
-        ({"subscribe": "no_such_topic"}, "topic `no_such_topic` does not exist"),
-        ({"subscribe": "x", "nameServer": "127.0.0.1:1"}, "no name server answers: .*127.0.0.1:1"),
-        ({"subscribe": "x", "startingOffsets": "{"}, "option `startingOffsets`: invalid JSON"),
-    ],
-)
-def test_mistakes_are_one_line_errors(
-    load: Callable[..., DataFrame], options: dict[str, str], reason: str
-) -> None:
-    with pytest.raises(PySparkException, match=reason):
-        load(**options).count()

@@ -126,15 +126,6 @@ def test_batch_reads_all_available_messages() -> None:
     assert stream.reader.reportLatestOffset() == at(a=30, b=20)
 
 
-def test_unchanged_offsets_are_the_same_text() -> None:
-    stream = Stream()
-    stream.brokers.now = {B: (0, 20), A: (0, 10)}
-
-    end = stream.reader.latestOffset({"T": {"b": {"0": 20}, "a": {"0": 10}}}, ALL)
-
-    assert json.dumps(end) == json.dumps(at(a=10, b=20))
-
-
 def test_limit_is_shared_between_queues() -> None:
     stream = Stream(maxOffsetsPerTrigger="30")
     stream.brokers.now = {A: (0, 100), B: (0, 50)}

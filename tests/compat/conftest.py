@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.cli import CliAnswer, CometCli
 from cometmq.peers.clients.cppclient import CppClient
 from cometmq.peers.clients.javaclient import VERSION_5, JavaClient, MqAdmin
 from cometmq.peers.clients.nodeclient import NodeClient
@@ -67,6 +68,12 @@ def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
             "statistics",
         )
         yield session
+
+
+@pytest.fixture(scope="session")
+def ours(cluster: Cluster) -> Callable[..., CliAnswer]:
+    """Run a `cometmq` command against the cluster."""
+    return CometCli(cluster.namesrv_addr).run
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.peers.cli import CliAnswer, CometCli, words_of
+from cometmq.peers.cli import CliAnswer, words_of
 from cometmq.peers.clients.javaclient import MqAdmin
 from cometmq.peers.clients.programs import ClientProgram, Running
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
@@ -44,12 +44,6 @@ def facts(output: str) -> dict[str, str]:
 
 
 Ask = Callable[..., CliAnswer]
-
-
-@pytest.fixture(scope="session")
-def ours(cluster: Cluster) -> Ask:
-    """Run a `cometmq` command against the cluster."""
-    return CometCli(cluster.namesrv_addr).run
 
 
 @dataclass(frozen=True)

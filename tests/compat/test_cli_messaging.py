@@ -24,12 +24,6 @@ TIMEOUT = str(WAIT_S // 4)
 Ask = Callable[..., CliAnswer]
 
 
-@pytest.fixture(scope="session")
-def ours(cluster: Cluster) -> Ask:
-    """Run a `cometmq` command against the cluster."""
-    return CometCli(cluster.namesrv_addr).run
-
-
 def test_a_java_consumer_replies_to_our_requests(
     cluster: Cluster, java: ClientProgram, ours: Ask, topic: str, group: str
 ) -> None:

@@ -50,42 +50,6 @@ def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
         yield Scene(messages)
 
 
-def test_topic_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """topicStatus (202) shows each queue's minimum and maximum offsets and last store time."""
-    rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
-
-    assert [row[:3] for row in rows] == [[cluster.broker_names[0], str(n), "0"] for n in range(4)]
-    assert sum(int(row[3]) for row in rows) == len(scene.messages)
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", row[4]) for row in rows if row[3] != "0")
-
-
-def test_broker_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """brokerStatus (28) contains the keys that dashboards read."""
-    output = mqadmin.run("brokerStatus", "-b", cluster.broker_addrs[0]).output
-    pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
-    status = {key.strip(): value.strip() for key, value in pairs}
-
-    assert status["brokerVersionDesc"] == "V4_9_4"
-    assert status["brokerVersion"] == "401"
-    assert int(status["commitLogMaxOffset"]) > 0
-    assert int(status["putMessageTimesTotal"]) >= len(scene.messages)
-    assert int(status["msgPutTotalTodayNow"]) >= len(scene.messages)
-    assert status["dispatchBehindBytes"] == "0"
-    assert {
-        "bootTimestamp",
-        "runtime",
-        "putTps",
-        "getTotalTps",
-        "getTransferedTps",
-        "commitLogDiskRatio",
-        "commitLogDirCapacity",
-        "remainHowManyDataToFlush",
-        "sendThreadPoolQueueSize",
-        "pullThreadPoolQueueHeadWaitTimeMills",
-        "earliestMessageTimeStamp",
-    } <= status.keys()
-
-
 def test_consumer_progress(mqadmin: MqAdmin, scene: Scene) -> None:
     """consumerProgress (208) shows that every queue is consumed completely."""
     output = mqadmin.run("consumerProgress", "-g", GROUP)

@@ -210,18 +210,6 @@ def test_consume_queue_without_such_an_index(scene: Scene) -> None:
     assert not answer.body
 
 
-@pytest.mark.parametrize(
-    "command", ["cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"]
-)
-def test_orders_to_clean_up(mqadmin: MqAdmin, scene: Scene, command: str) -> None:
-    """The clean-up requests (306, 316, 329) delete nothing that is in use."""
-    output = mqadmin.run(command, "-b", scene.broker).output
-
-    assert "success" in output
-    rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
-    assert [int(row[3]) for row in rows] == scene.counts
-
-
 def test_topic_status(mqadmin: MqAdmin, scene: Scene) -> None:
     rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
 

@@ -51,57 +51,29 @@ TOPIC: Final = "SqlTopic"
 EMPTY_TOPIC: Final = "SqlHeld"
 WAIT_S: Final = 120
 VALUES: Final = (
-    *("5", "-5", "+5", "abc", "3.14", "true", "TRUE", "false", " 7 ", "2147483648", "1e3"),
-    *(
-        "9223372036854775808",
-        "NaN",
-        "Infinity",
-        "0x10",
-        "0x1p3",
-        "5d",
-        "it's",
-        "grün 绿",
-        "05",
-        "0",
-    ),
-)
+    "5", "-5", "+5", "abc", "3.14", "true", "TRUE", "false", " 7 ", "2147483648", "1e3",
+    "9223372036854775808", "NaN", "Infinity", "0x10", "0x1p3", "5d", "it's", "grün 绿", "05", "0",
+)  # fmt: skip
 EXPRESSIONS: Final = (
-    *(
-        "a = 5",
-        "a <> 5",
-        "a > 5",
-        "a >= 5",
-        "a < 5",
-        "a <= 5",
-        "5 = a",
-        "5 < a",
-        "a = +5",
-        "a = -5",
-    ),
-    *("a > -5", "a > - -3", "a = 5.0", "a > 3.0", "a < 1E3", "a > .5", "a > 2147483648", "a = 0"),
-    *("a = 2147483648", "a < 9223372036854775807", "a = 5L", "a = '5'", "a <> '5'", "a = 'it''s'"),
-    *(
-        "a = 'grün 绿'",
-        "a = 'TRUE'",
-        "a = TRUE",
-        "a = FALSE",
-        "a <> TRUE",
-        "a",
-        "NOT a",
-    ),
-    *("a IS NULL", "a IS NOT NULL", "NOT (a IS NULL)", "missing IS NULL", "missing = 1"),
-    *("a IN ('5', 'abc')", "a NOT IN ('5', 'abc')", "a in ('1','2','3','4','true','it''s')"),
-    *("a BETWEEN 1 AND 10", "a NOT BETWEEN 1 AND 10", "a between 3.0 and 4.0", "b between 2 and 4"),
-    *("b = 2", "b > 1 AND c = 'y'", "b > 2 OR c = 'x'", "NOT (b = 2)", "NOT (b > 1 AND c = 'x')"),
-    *("b > 1 AND b < 4 AND c = 'x'", "b = 1 OR b = 2 OR c = 'y'", "b = 1 OR b = 2 AND c = 'y'"),
-    *("(b = 1 OR b = 2) AND c = 'y'", "b > number", "b = number", "b <> number", "number > b"),
-    *("b = 2 OR a > 5", "a > 5 OR b = 2", "b = 2 AND a > 5", "missing = 1 OR b = 2"),
-    *("(b = 1) = (c = 'x')", "(b = 1) <> TRUE", "(b = 1) IS NULL", "(missing = 1) IS NULL"),
-    *("-b = 5", "b = 2 ignored", "b = 2 )", "TRUE", "FALSE", "NULL", "TAGS = 'TagB'", "B = 2"),
-    *("b /* two */ = 2", "b = -- two\n 2", "B IS NULL AND b BETWEEN 2 AND 3", "KEYS = 'key-3'"),
-    *("TAGS IN ('TagA', 'TagC') AND b >= 3", "b > 1.5 AND b < 3.5", "a NOT BETWEEN b AND number"),
-)
-BROKEN: Final = ("a >", "a IN (1)", "a > 'x'", "5", "a = NULL", "a BETWEEN 5 AND 1", "a # 5", "(a")
+    "a = 5", "a <> 5", "a > 5", "a >= 5", "a < 5", "a <= 5", "5 = a", "5 < a", "a = +5", "a = -5",
+    "a > -5", "a > - -3", "a = 5.0", "a > 3.0", "a < 1E3", "a > .5", "a > 2147483648", "a = 0",
+    "a = 2147483648", "a < 9223372036854775807", "a = 5L", "a = '5'", "a <> '5'", "a = 'it''s'",
+    "a = 'grün 绿'", "a = 'TRUE'", "a = TRUE", "a = FALSE", "a <> TRUE", "a", "NOT a", "a IS NULL",
+    "a IS NOT NULL", "NOT (a IS NULL)", "missing IS NULL", "missing = 1", "a IN ('5', 'abc')",
+    "a NOT IN ('5', 'abc')", "a in ('1','2','3','4','true','it''s')", "a BETWEEN 1 AND 10",
+    "a NOT BETWEEN 1 AND 10", "a between 3.0 and 4.0", "b between 2 and 4", "b = 2",
+    "b > 1 AND c = 'y'", "b > 2 OR c = 'x'", "NOT (b = 2)", "NOT (b > 1 AND c = 'x')",
+    "b > 1 AND b < 4 AND c = 'x'", "b = 1 OR b = 2 OR c = 'y'", "b = 1 OR b = 2 AND c = 'y'",
+    "(b = 1 OR b = 2) AND c = 'y'", "b > number", "b = number", "b <> number", "number > b",
+    "b = 2 OR a > 5", "a > 5 OR b = 2", "b = 2 AND a > 5", "missing = 1 OR b = 2",
+    "(b = 1) = (c = 'x')", "(b = 1) <> TRUE", "(b = 1) IS NULL", "(missing = 1) IS NULL", "-b = 5",
+    "b = 2 ignored", "b = 2 )", "TRUE", "FALSE", "NULL", "TAGS = 'TagB'", "B = 2",
+    "b /* two */ = 2", "b = -- two\n 2", "B IS NULL AND b BETWEEN 2 AND 3", "KEYS = 'key-3'",
+    "TAGS IN ('TagA', 'TagC') AND b >= 3", "b > 1.5 AND b < 3.5", "a NOT BETWEEN b AND number",
+)  # fmt: skip
+BROKEN: Final = (
+    "a >", "a IN (1)", "a > 'x'", "5", "a = NULL", "a BETWEEN 5 AND 1", "a # 5", "(a",
+)  # fmt: skip
 TIMES: Final = ("bornTime", "clientVersion", "dead", "deadTime")
 MAKERS: Final[dict[str, type[Cluster]]] = {"comet": CometCluster, "java": PatientJavaCluster}
 

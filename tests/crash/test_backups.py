@@ -118,13 +118,10 @@ async def look(broker: BrokerChild, promised: Acknowledged) -> list[str]:
 
 async def use(folder: Path, promised: Acknowledged) -> None:
     """Start a broker on a copy, compare everything, and stop it cleanly."""
-    broker = BrokerChild(folder, **SETTINGS)
-    try:
+    with BrokerChild(folder, **SETTINGS) as broker:
         await broker.start()
         assert not (await look(broker, promised))
         assert await broker.stop() == 0
-    finally:
-        broker.kill()
     assert not judge_queues(broker.store, read_log(broker.store)[0])
     assert verify_store(str(broker.store), settings=INDEX_SHAPE).state is StoreState.HEALTHY
 
@@ -134,12 +131,9 @@ async def use(folder: Path, promised: Acknowledged) -> None:
 async def test_a_copy_of_a_running_broker_has_all_that_was_acknowledged_before(
     tmp_path: Path, random: Random, make: Callable[[BrokerChild, Path], None]
 ) -> None:
-    broker = BrokerChild(tmp_path, **SETTINGS)
-    try:
+    with BrokerChild(tmp_path, **SETTINGS) as broker:
         await broker.start()
         moments = await copy_under_load(broker, random, tmp_path, make)
-    finally:
-        broker.kill()
     assert len(moments) == COPY_COUNT
     for moment in moments:
         found = verify_store(str(moment.folder / "store"), settings=INDEX_SHAPE)
@@ -158,11 +152,9 @@ async def test_a_copy_of_a_stopped_broker_has_everything(tmp_path: Path, random:
         await until(has_work, WAIT_S)
         assert await broker.stop() == 0
 
-    try:
+    with broker:
         await broker.start()
         await Workload(broker.address, promised, random, 0).until_death(stop)
-    finally:
-        broker.kill()
     folder = tmp_path / "copy"
     folder.mkdir()
     shutil.copytree(broker.store, folder / "store")

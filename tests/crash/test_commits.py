@@ -25,7 +25,7 @@ async def test_no_committed_message_is_redelivered(
         await asyncio.sleep(random.uniform(0.05, 1.5))
         broker.kill()
 
-    try:
+    with broker:
         await broker.start()
         await load.create(broker.address)
         for kill in range(1, count + 1):
@@ -34,8 +34,6 @@ async def test_no_committed_message_is_redelivered(
             wrong = await load.look(broker.address)
             assert not wrong, f"after kill {kill}: {wrong}"
         assert await broker.stop() == 0
-    finally:
-        broker.kill()
     sys.stdout.write(
         f"{count} kills, {load.delivered_count} messages delivered: {load.again_count} again after"
         f" their commit, {load.in_flight_count} whose commit was in flight\n"

@@ -115,8 +115,7 @@ async def read_on(client: Client) -> dict[int, MessageRecord]:
 async def test_damage_below_the_progress_is_named_and_not_delivered(
     tmp_path: Path, random: Random, where: str, kind: str, way: str
 ) -> None:
-    broker = BrokerChild(tmp_path)
-    try:
+    with BrokerChild(tmp_path) as broker:
         sent = await killed(broker, random, is_below=True)
         assert sent.progress > sent.places[-1]
         overwrite(broker, sent.places[VICTIM], where, kind, random)
@@ -146,8 +145,6 @@ async def test_damage_below_the_progress_is_named_and_not_delivered(
         assert all(record.keys for record in found.values())
         assert (await broker.readiness()).get("store", "ok") == "ok"
         assert await broker.stop() == 0
-    finally:
-        broker.kill()
 
 
 async def unfound(client: Client) -> list[int]:
@@ -161,8 +158,7 @@ async def unfound(client: Client) -> list[int]:
 async def test_an_index_with_zeroed_pages_finds_everything_again(
     tmp_path: Path, random: Random, part: str
 ) -> None:
-    broker = BrokerChild(tmp_path, maxHashSlotNum="100", maxIndexNum="40")
-    try:
+    with BrokerChild(tmp_path, maxHashSlotNum="100", maxIndexNum="40") as broker:
         await killed(broker, random, is_below=True)
         await broker.start()
         path = min((broker.store / "index").iterdir())  # it is full
@@ -185,16 +181,13 @@ async def test_an_index_with_zeroed_pages_finds_everything_again(
         assert event["path"] == str(path)
         assert len(broker.events("index.repaired")) == 1
         assert await broker.stop() == 0
-    finally:
-        broker.kill()
 
 
 @pytest.mark.parametrize("kind", ["zeros", "random", "bit"])
 async def test_a_damaged_body_above_the_progress_ends_the_log_there(
     tmp_path: Path, random: Random, kind: str
 ) -> None:
-    broker = BrokerChild(tmp_path)
-    try:
+    with BrokerChild(tmp_path) as broker:
         sent = await killed(broker, random, is_below=False)
         assert sent.progress <= sent.places[VICTIM]
         overwrite(broker, sent.places[VICTIM], "body", kind, random)
@@ -204,8 +197,6 @@ async def test_a_damaged_body_above_the_progress_ends_the_log_there(
             found = await read_on(client)
         assert sorted(found) == list(range(VICTIM))
         assert await broker.stop() == 0
-    finally:
-        broker.kill()
 
 
 @pytest.mark.parametrize("kind", ["zeros", "random", "bit"])
@@ -213,8 +204,7 @@ async def test_damaged_properties_above_the_progress_cost_no_other_message(
     tmp_path: Path, random: Random, kind: str
 ) -> None:
     """No checksum covers these bytes yet; recovery must neither stop nor lose other messages."""
-    broker = BrokerChild(tmp_path)
-    try:
+    with BrokerChild(tmp_path) as broker:
         sent = await killed(broker, random, is_below=False)
         overwrite(broker, sent.places[VICTIM], "properties", kind, random)
         await broker.start()
@@ -227,5 +217,3 @@ async def test_damaged_properties_above_the_progress_cost_no_other_message(
             if offset != VICTIM
         )
         assert await broker.stop() == 0
-    finally:
-        broker.kill()

@@ -80,12 +80,9 @@ def sender(random: Random) -> Sender:
 @pytest.fixture
 async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[BrokerChild]:
     settings = getattr(request, "param", {})
-    child = BrokerChild(tmp_path, module=FAULTY_BROKER, **SETTINGS, **settings)
-    try:
+    with BrokerChild(tmp_path, module=FAULTY_BROKER, **SETTINGS, **settings) as child:
         await child.start()
         yield child
-    finally:
-        child.kill()
 
 
 def set_fault(broker: BrokerChild, *rule: object) -> None:
@@ -265,8 +262,7 @@ async def test_a_journal_that_cannot_be_written_refuses_nothing_and_heals(
 async def test_a_damaged_journal_does_not_keep_a_broker_from_starting(
     tmp_path: Path, sender: Sender
 ) -> None:
-    broker = BrokerChild(tmp_path)  # offsets are not saved before the kill
-    try:
+    with BrokerChild(tmp_path) as broker:  # offsets are not saved before the kill
         await broker.start()
         async with Client(broker.address) as client:
             await sender.send(client)
@@ -292,8 +288,6 @@ async def test_a_damaged_journal_does_not_keep_a_broker_from_starting(
             assert await client.committed("G", TOPIC, 0) == 21
         assert await broker.stop() == 0
         (_,) = (broker.store / "config" / "journal").iterdir()  # the marks
-    finally:
-        broker.kill()
 
 
 async def until_saved(broker: BrokerChild, name: str, text: str) -> None:
@@ -355,11 +349,10 @@ def check_usage_told(refusal: CommandError, folder: Path) -> None:
 async def test_a_full_disk_refuses_sends_until_there_is_space(
     tmp_path: Path, small_disk: Path, sender: Sender
 ) -> None:
-    broker = BrokerChild(
+    with BrokerChild(
         tmp_path, module=FAULTY_BROKER, **SETTINGS, storePathRootDir=str(small_disk / "store")
-    )
-    ballast = Ballast(small_disk, broker)
-    try:
+    ) as broker:
+        ballast = Ballast(small_disk, broker)
         await broker.start()
         async with Client(broker.address) as client:
             await sender.send(client)
@@ -383,5 +376,3 @@ async def test_a_full_disk_refuses_sends_until_there_is_space(
             await sender.check(client)
         no_traceback(broker)
         await check_after_kill(broker, sender)
-    finally:
-        broker.kill()

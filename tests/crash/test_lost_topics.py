@@ -23,6 +23,7 @@ GONE: Final = "GoneTopic"
 NEW: Final = "NewTopic"
 LATER: Final = "LaterTopic"
 QUEUES: Final = 3
+SETTINGS: Final = {"flushDiskType": "SYNC_FLUSH", "defaultTopicQueueNums": str(QUEUES)}
 
 
 def cut_journal(store: Path, text: bytes) -> None:
@@ -56,8 +57,7 @@ async def saved_tables(store: Path) -> dict[Path, bytes]:
 async def test_topics_of_acknowledged_messages_are_there_and_deleted_ones_are_not(
     tmp_path: Path, journal: str, queues: str
 ) -> None:
-    broker = BrokerChild(tmp_path, flushDiskType="SYNC_FLUSH", defaultTopicQueueNums=str(QUEUES))
-    try:
+    with BrokerChild(tmp_path, **SETTINGS) as broker:
         await broker.start()
         async with Client(broker.address) as client:
             for topic in (OLD, GONE):
@@ -94,8 +94,6 @@ async def test_topics_of_acknowledged_messages_are_there_and_deleted_ones_are_no
             assert GONE not in topics
         assert len(read_log(broker.store)[0]) == 3 + 2 * QUEUES  # with the mark of the deletion
         assert await broker.stop() == 0
-    finally:
-        broker.kill()
 
 
 HALF: Final = 4
@@ -126,8 +124,7 @@ async def test_messages_that_wait_bring_their_topic_along(
     tmp_path: Path, kind: str, starts: int
 ) -> None:
     """A topic whose messages all wait has no queues from which recovery could find it."""
-    broker = BrokerChild(tmp_path, flushDiskType="SYNC_FLUSH", defaultTopicQueueNums=str(QUEUES))
-    try:
+    with BrokerChild(tmp_path, **SETTINGS) as broker:
         await broker.start()
         async with Client(broker.address) as client:
             for topic in (OLD, GONE):
@@ -163,5 +160,3 @@ async def test_messages_that_wait_bring_their_topic_along(
             assert topics[NEW] == QUEUES
             assert not {GONE, DELETED} & topics.keys()
         assert await broker.stop() == 0
-    finally:
-        broker.kill()

@@ -98,8 +98,7 @@ def peak_bytes(pid: int) -> int:
 async def test_a_broker_that_has_lost_its_index_starts_in_256_mb(
     tmp_path: Path, limited: list[str]
 ) -> None:
-    broker = BrokerChild(tmp_path, prefix=limited, **FULL_SIZE)
-    try:
+    with BrokerChild(tmp_path, prefix=limited, **FULL_SIZE) as broker:
         write_log(broker.store / "commitlog", COUNT)
         await broker.start(timeout_s=600)
         async with Client(broker.address) as client:
@@ -112,5 +111,3 @@ async def test_a_broker_that_has_lost_its_index_starts_in_256_mb(
             assert found.queue_offset == last
         assert peak_bytes(broker.pid) < PEAK_BYTES
         assert await broker.stop() == 0
-    finally:
-        broker.kill()

@@ -51,10 +51,9 @@ def tear(store: Path, queue_offset: int, cut: int) -> int:
 async def test_a_torn_record_is_dropped_and_never_comes_back(
     tmp_path: Path, random: Random, kills: int
 ) -> None:
-    broker = BrokerChild(tmp_path)
-    sent: list[bytes] = []
-    size = 100
-    try:
+    with BrokerChild(tmp_path) as broker:
+        sent: list[bytes] = []
+        size = 100
         for _ in range(max(3, kills // CUTS_PER_KILL)):
             await broker.start()
             async with Client(broker.address) as client:
@@ -76,5 +75,3 @@ async def test_a_torn_record_is_dropped_and_never_comes_back(
                 assert found.queue_offset == position
         assert [record.body for record in records] == sent
         assert await broker.stop() == 0
-    finally:
-        broker.kill()

@@ -4,7 +4,6 @@
 import asyncio
 import ssl
 from asyncio import StreamReader, StreamWriter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -52,9 +51,7 @@ class ConnectionsRun:
         for kind in KINDS:
             folder = self._folder / kind.name.replace(", ", "-")
             folder.mkdir()
-            with ExitStack() as stack:
-                broker = BrokerChild(folder, **FILES, **kind.settings)
-                stack.callback(broker.kill)
+            with BrokerChild(folder, **FILES, **kind.settings) as broker:
                 await broker.start()
                 async with asyncio.timeout(DEADLINE_S):
                     await self._measure(kind, broker)

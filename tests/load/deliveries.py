@@ -6,7 +6,6 @@ All peers have the same address, so only the costs of their requests tell them a
 
 import asyncio
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -61,8 +60,7 @@ class _Beside:
         self._findings = findings
 
     async def run(self) -> None:
-        with ExitStack() as stack:
-            stack.callback(self._broker.kill)
+        with self._broker:
             await self._broker.start()
             await self._fill()
             await self._window("alone")

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdicts of the churn test find each kind of fault, and raise no false alarms."""
 
-import time
-from datetime import UTC, datetime
-from pathlib import Path
-
 import pytest
-from tests.load.journal import Delivery, Handover, JavaReader, JournalReader
+from tests.load.journal import Delivery, Handover
 from tests.load.verdicts import (
     COMMIT_NS,
     SECOND_NS,
@@ -18,7 +14,6 @@ from tests.load.verdicts import (
     Repeat,
     judge_keys,
     judge_order,
-    repeats,
 )
 
 QUEUE = ("ordered", "broker-a", 0)
@@ -73,11 +68,6 @@ def test_a_key_that_comes_in_another_order_is_found() -> None:
         "ordered: key-1 came where 0 was expected",
         "ordered: key-0 came where 2 was expected",
     ]
-
-
-def test_only_a_second_delivery_is_a_repeat() -> None:
-    first, again = delivered(0, "a", 1), delivered(0, "b", 3)
-    assert list(repeats([first, delivered(1, "a", 2), again])) == [Repeat(first, again)]
 
 
 @pytest.mark.parametrize(
@@ -151,60 +141,3 @@ def test_a_kill_explains_nothing_of_a_queue_that_was_left_in_order(
     found = lives(a=(2, End.KILLED), b=(90, End.AT_WORK))
     left = Handover("a", QUEUE, int(left_s * SECOND_NS))
     assert Explainer(repeat, found, [left]).cause(repeat) is cause
-
-
-def test_the_log_of_a_java_client_shows_stored_offsets(tmp_path: Path) -> None:
-    now_ns = time.monotonic_ns()
-    moment = f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S},123"
-    queue = "MessageQueue [topic=t, brokerName=broker-b, queueId=3]"
-    group = "Group: g ClientId: 192.0.2.2@1#2 updateConsumeOffsetToBroker"
-    log = tmp_path / "rocketmq_client.log"
-    reader = JavaReader("j", tmp_path / "output", stores=log, is_ordered=True)
-    assert list(reader.handovers()) == []
-    log.write_text(
-        f"{moment} INFO RocketmqClient - [persistAll] {group} {queue} 41\n"
-        f"{moment} INFO RocketmqClient - [persist] {group} {queue} 42\n"
-        "  a stack trace\n"
-    )
-    (left,) = reader.handovers()
-    assert (left.member, left.queue, left.offset) == ("j", ("t", "broker-b", 3), 42)
-    assert abs(left.moment_ns - now_ns) < 10 * SECOND_NS
-
-
-def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    reader = JournalReader("a", path)
-    reader.read()
-    path.write_text("assigned 1 t b 0\nbegun 2 t b 0 7 key-1\nended 3 t b")
-    reader.read()
-    assert reader.deliveries == [Delivery(("t", "b", 0), 7, "key-1", "a", 1, 2)]
-    assert not reader.done
-    path.write_text(f"{path.read_text()} 0 7\nrevoked 4 t b 0\n")
-    reader.read()
-    assert list(reader.handovers()) == [Handover("a", ("t", "b", 0), 4)]
-    path.write_text(f"{path.read_text()}assigned 4 t b 0\nbegun 5 t b 0 8 key-2\n")
-    reader.read()
-    assert reader.done == {("t", "key-1")}
-    assert [(d.end_ns, d.period) for d in reader.deliveries] == [(3, 1), (None, 2)]
-
-
-@pytest.mark.parametrize(
-    ("is_ordered", "offsets", "periods"),
-    [(True, [0, 1, 1, 4], [0, 0, 1, 2]), (False, [0, 2, 1, 2, 4], [0, 0, 0, 1, 1])],
-)
-def test_the_output_of_java_consumers_is_read(
-    tmp_path: Path, is_ordered: bool, offsets: list[int], periods: list[int]
-) -> None:
-    lines = [
-        f'{{"event":"received","topic":"t","key":"key-{offset}","broker":"b","queue_id":0,'
-        f'"queue_offset":{offset},"at_ns":5}}'
-        for offset in offsets
-    ]
-    stores = tmp_path / "none"
-    reader = JavaReader("j", tmp_path / "output", stores=stores, is_ordered=is_ordered)
-    reader.take(["a line of its log", *lines])
-    assert [(one.offset, one.period) for one in reader.deliveries] == list(
-        zip(offsets, periods, strict=True)
-    )
-    assert {(one.begin_ns, one.end_ns) for one in reader.deliveries} == {(5, 5)}
-    assert reader.done == {("t", f"key-{offset}") for offset in offsets}

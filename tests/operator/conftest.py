@@ -28,14 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = []
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignore connections that are still open when the loop of kopf's thread ends."""
-    for item in items:
-        item.add_marker(
-            pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-        )
+    # Connections are still open when the loop of kopf's thread ends; some are collected after all
+    # tests.
+    ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
+    config.addinivalue_line("filterwarnings", ignored)
 
 
 @pytest.fixture(scope="session")

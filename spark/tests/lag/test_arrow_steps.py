@@ -130,9 +130,3 @@ def test_sums_per_broker() -> None:
         ("c", "a"): {"groups_bad": 2, "lag_sum": 3},
         ("c", "b"): {"groups_bad": 0, "lag_sum": None},
     }
-
-
-def test_rows_of_selected_groups() -> None:
-    rows = table(named("g", x=1), named("h", x=2), named("g", x=3))
-    found = of_groups.rows_of_groups(rows, table(named("g")))
-    assert sorted(found["x"].to_pylist()) == [1, 3]

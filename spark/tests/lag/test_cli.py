@@ -54,25 +54,12 @@ def test_report_without_history_is_a_one_line_error(tmp_path: Path) -> None:
     assert lines == [f"cometmq-lag: {tmp_path}: no snapshots; run cometmq-lag snapshot first"]
 
 
-def test_unknown_form_is_a_one_line_error(tmp_path: Path) -> None:
-    status, _, lines = _run("report", tmp_path, "--form", "pdf")
-    assert status == Exit.FAILED
-    assert lines == ["cometmq-lag: --form: unknown form pdf; known: html, json"]
-
-
 def test_missing_name_server_is_a_one_line_error(tmp_path: Path) -> None:
     status, _, lines = _run("snapshot", tmp_path, "--namesrv", "127.0.0.1:1")
     assert status == Exit.FAILED
     assert len(lines) == 1
     assert "127.0.0.1:1" in lines[0]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_invalid_credentials_file_is_a_one_line_error(tmp_path: Path) -> None:
-    status, _, lines = _run("snapshot", tmp_path, "--credentials", tmp_path / "none.yml")
-    assert status == Exit.FAILED
-    assert len(lines) == 1
-    assert "none.yml" in lines[0]
 
 
 @pytest.mark.parametrize("option", ["--out", "--textfile"])

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.peers.content import by_queue, received, sent
+from cometmq.peers.content import received, sent
 from cometmq.peers.errors import PeerError
 
 
@@ -24,19 +24,3 @@ def test_a_refused_send_is_noticed() -> None:
 
     with pytest.raises(PeerError, match="not accepted"):
         sent(events)
-
-
-def test_deliveries_are_grouped_by_queue_in_their_order() -> None:
-    events: list[dict[str, object]] = [
-        {"event": "started"},
-        {"event": "received", "broker": "a", "queue_id": 1, "queue_offset": 0},
-        {"event": "received", "broker": "a", "queue_id": 0, "queue_offset": 5},
-        {"event": "refused", "broker": "a", "queue_id": 1, "queue_offset": 1},
-        {"event": "received", "broker": "a", "queue_id": 1, "queue_offset": 1},
-    ]
-
-    offsets = {
-        queue: [event["queue_offset"] for event in deliveries]
-        for queue, deliveries in by_queue(events).items()
-    }
-    assert offsets == {("a", 1): [0, 1], ("a", 0): [5]}

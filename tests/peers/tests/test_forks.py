@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A forked `cometmq` is a process like one that is executed."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -13,8 +12,8 @@ from typing import Final
 import pytest
 
 from cometmq.peers.comet import PROGRAM
-from cometmq.peers.forks import forked_programs, is_forked
-from cometmq.peers.processes import Child, wait_until
+from cometmq.peers.forks import forked_programs
+from cometmq.peers.processes import Child
 
 TIMEOUT_S: Final = 120
 REAL: Final = ("env", str(PROGRAM))
@@ -59,19 +58,6 @@ def test_status_output_and_errors_are_those_of_the_program(
     for command in ((str(PROGRAM),), (sys.executable, "-m", "cometmq.cli")):
         forked = outcome(*command, *words, cwd=tmp_path)
         assert forked == outcome("env", *command, *words, cwd=tmp_path)
-
-
-def test_environment_folder_and_input_are_the_given_ones(tmp_path: Path) -> None:
-    (tmp_path / "x.conf").write_text("listenPort=0\nkvConfigPath=kv.json\n")
-    environment = {**os.environ, "COMETMQ_NAMESRV_CLUSTER_TEST": "true"}  # noqa: TID251  # of a child
-    words = ("namesrv", "-c", "x.conf", "-p")
-    status, shown, _ = outcome(str(PROGRAM), *words, cwd=tmp_path, env=environment)
-    assert status == 0
-    assert b"COMETMQ_NAMESRV_CLUSTER_TEST" in shown
-    assert b"x.conf:2" in shown
-    given = ("produce", "T", "-n", "127.0.0.1:1", "--timeout", "1")
-    outcomes = [outcome(*it, *given, input=b"a\n") for it in ((str(PROGRAM),), REAL)]
-    assert outcomes[0] == outcomes[1]
 
 
 @pytest.fixture
@@ -134,55 +120,3 @@ def test_a_signal_ends_a_fork_as_it_ends_the_program(number: signal.Signals) -> 
             child.stdout.read()
             statuses.append(child.wait(TIMEOUT_S))
     assert statuses[0] == statuses[1] == (-number if number == signal.SIGKILL else 0)
-
-
-def test_a_closed_pipe_is_noticed() -> None:
-    for start in ((str(PROGRAM),), REAL):
-        reader, writer = os.pipe()
-        os.close(reader)
-        child = subprocess.Popen([*start, "version"], stdout=writer)
-        os.close(writer)
-        assert child.wait(TIMEOUT_S) == -signal.SIGPIPE
-
-
-async def test_asyncio_waits_for_a_fork() -> None:
-    child = await asyncio.create_subprocess_exec(
-        str(PROGRAM), "version", stdout=asyncio.subprocess.PIPE
-    )
-    shown, _ = await child.communicate()
-    assert child.returncode == 0
-    assert shown.startswith(b"cometmq ")
-
-
-def test_what_only_a_start_does_is_not_forked(tmp_path: Path) -> None:
-    assert is_forked([str(PROGRAM), "version"])
-    for other in ([*REAL, "version"], [sys.executable, "-m", "cometmq.peers.demo"], ["true"]):
-        assert not is_forked(other)
-    with pytest.raises(FileNotFoundError):
-        subprocess.Popen([str(PROGRAM), "version"], cwd=tmp_path / "missing")
-    environment = {**os.environ, "PYTHONVERBOSE": "1"}  # noqa: TID251  # of a child
-    _, _, errors = outcome(str(PROGRAM), "version", env=environment)
-    assert b"import 'cometmq.cli.entry'" in errors
-
-
-def test_a_fork_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    program = (
-        "import os, sys; from pathlib import Path;"
-        "from cometmq.peers.forks import forked_programs;"
-        "from cometmq.peers.processes import Child, wait_until;"
-        "forked_programs().__enter__();"
-        f"child = Child('namesrv', {list(NAMESRV)}, log_path=Path(sys.argv[1]));"
-        "child.wait_for_log('ready', 60);"
-        "print(child.pid, flush=True); os.kill(os.getpid(), 9)"
-    )
-    parent = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "log"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-
-    def is_over() -> bool:
-        stat = Path(f"/proc/{int(parent.stdout)}/stat")
-        return not stat.exists() or ") Z " in stat.read_text(encoding="ascii")
-
-    assert parent.returncode == -9, parent.stderr
-    wait_until(is_over, 60, "the program ended")

@@ -8,7 +8,7 @@ import pytest
 from cometmq.peers.ha.copies import judge_logs
 from cometmq.peers.ha.faults import DECKS, FAULTS, draw
 from cometmq.peers.ha.ledger import CONCURRENT, ORDERLY, Acknowledged, Ledger, Outage
-from cometmq.peers.ha.report import Outages, percentile
+from cometmq.peers.ha.report import Outages
 
 
 def a_ledger(*sent: tuple[int, int]) -> Ledger:
@@ -90,11 +90,6 @@ def test_every_round_of_faults_has_every_kind():
     first, second = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
     assert sorted(first) == sorted(second) == sorted(DECKS["all"])
     assert set(first) == set(FAULTS)
-
-
-def test_percentiles_and_the_table():
-    assert [percentile(range(1, 101), share) for share in (0.5, 0.95, 1.0)] == [50, 95, 100]
-    assert percentile([3.0], 0.95) == 3.0
 
 
 def test_the_report_has_distributions_and_goals():

@@ -10,8 +10,6 @@ from cometmq.peers.forks import forked_programs
 from cometmq.peers.shared import leftovers
 from cometmq.peers.shared.leftovers import left_as_found
 from cometmq.peers.suite import running_suite
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-from cometmq.remoting.names import ORDER_NAMESPACE
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +25,6 @@ def change(suite, *calls):
                 await call(admin)
 
     asyncio.run(change())
-
-
-def test_topics_and_groups_of_a_file_are_deleted(suite):
-    async def names():
-        async with AdminClient(suite.namesrv) as admin:
-            broker = admin.broker(suite.broker)
-            offsets = (await broker.consumer_offsets()).offset_table
-            return await admin.topics(), await broker.groups(), offsets.keys()
-
-    before = asyncio.run(names())
-    with left_as_found(*suite):
-        change(
-            suite,
-            lambda it: it.create_topic("Left"),
-            lambda it: it.create_group(SubscriptionGroupConfig(group_name="left")),
-            lambda it: it.broker(suite.broker).commit_offset("left", "Left", 0, 0),
-            lambda it: it.namesrv.put_kv(ORDER_NAMESPACE, "Left", "broker-a:4"),
-        )
-        assert asyncio.run(names()) != before
-    assert asyncio.run(names()) == before
 
 
 def test_what_is_not_undone_fails_the_file(suite, monkeypatch):

@@ -5,15 +5,10 @@ import asyncio
 import signal
 import subprocess
 import sys
-import sysconfig
-from itertools import count
-from pathlib import Path
-from time import monotonic
 
 import pytest
 
-from cometmq.peers.demo.consumer import Line, Report, encode_report, read_reports
-from cometmq.peers.demo.progress import Counts, DemoFailed, show_progress
+from cometmq.peers.demo.consumer import Line
 from cometmq.peers.demo.rebuild import Rebuilder, library_files
 from cometmq.peers.demo.run import demo
 
@@ -43,35 +38,11 @@ def rebuilt(files, lines):
     return rebuilder
 
 
-def test_the_corpus_is_the_library_and_nothing_beside_it(files):
-    assert [(file.name, file.package, file.line_count) for file in files] == [
-        ("json/tool.py", "json", 3),
-        ("os.py", "os", 2),
-        ("abc.py", "abc", 0),
-    ]
-    assert b"".join(files[0].lines()) == b"a\r\n\nb\n"
-
-
-def test_the_installed_library_is_some_megabytes_of_lines():
-    files = library_files()
-    root = Path(sysconfig.get_path("stdlib"))
-    assert sum(file.line_count for file in files) > 100_000
-    assert not [file for file in files if "site-packages" in file.path.relative_to(root).parts]
-    assert all(b"".join(file.lines()) == file.path.read_bytes() for file in files[:20])
-
-
 def test_lines_in_any_order_and_twice_make_the_files(files):
     lines = [line for file in files for line in lines_of(file)]
     rebuilder = rebuilt(files, [*reversed(lines), *lines])
     assert rebuilder.faults() == []
     assert (rebuilder.line_count, rebuilder.repeated_count) == (5, 5)
-
-
-def test_a_repeated_send_stored_later_is_tolerated(files):
-    tool, os_file, _ = files
-    lines = lines_of(tool) + lines_of(os_file)
-    again = Line("json/tool.py:1", 3, 900, b"a\r\n")
-    assert rebuilt(files, [again, *lines]).faults() == []
 
 
 @pytest.mark.parametrize(
@@ -89,23 +60,6 @@ def test_a_file_that_differs_is_named(files, number, line, fault):
     lines[number : number + 1] = [line] if line else []
     (found,) = rebuilt(files, lines + lines_of(os_file)).faults()
     assert found.startswith(fault)
-
-
-async def test_reports_arrive_as_they_were_written_until_the_process_ends():
-    reports = [Report(queue_count=4), Report([Line("os.py:1", 0, 5, b"x" * 70_000)])]
-    stream = asyncio.StreamReader()
-    stream.feed_data(b"".join(map(encode_report, reports)) + b"\x00\x00")
-    stream.feed_eof()
-    assert [report async for report in read_reports(stream)] == reports
-
-
-async def test_progress_gives_up_only_when_nothing_moves(monkeypatch):
-    monkeypatch.setattr("cometmq.peers.demo.progress.REFRESH_S", 0.01)
-    with pytest.raises(DemoFailed, match="4 of 10 messages were sent, 3 received; nothing moved"):
-        await show_progress(10, lambda: Counts(4, 3), 0.0)
-    begin, received = monotonic(), count()
-    await show_progress(30, lambda: Counts(30, next(received)), 0.2)
-    assert monotonic() - begin > 0.2
 
 
 def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.peers.prometheus.queries import alert_queries, operands, panel_queries, with_values
+from cometmq.peers.prometheus.queries import operands
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,3 @@ from cometmq.peers.prometheus.queries import alert_queries, operands, panel_quer
 )
 def test_operands_of_alerts_do_not_filter(expr, found):
     assert operands(expr) == found
-
-
-def test_variables_are_replaced():
-    expr = 'rate(a{broker=~"$broker",topic=~"$topic"}[$__rate_interval])'
-    found = with_values(expr, broker="orders")
-    assert found == 'rate(a{broker=~"orders",topic=~".*"}[30s])'
-
-
-def test_every_query_has_its_own_name():
-    names = [one.name for one in (*panel_queries(), *alert_queries())]
-    assert len(names) > 100
-    assert len(set(names)) == len(names)

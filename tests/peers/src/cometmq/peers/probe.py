@@ -45,12 +45,12 @@ class Probe:
     """One request; `name` is part of the test's id."""
 
     name: str
-    to: Literal["broker", "namesrv"]
     code: int
     fields: Mapping[str, object] = field(default_factory=dict)
     body: bytes = b""
     version: int = CURRENT_VERSION
     compare_body: Literal["json", "keys", "records", "no"] = "json"
+    to: Literal["broker", "namesrv"] = "broker"
 
 
 def counted_fields(name: str, key: str) -> dict[str, object]:

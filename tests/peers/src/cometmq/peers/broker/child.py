@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import HOST, free_port
@@ -30,7 +30,7 @@ SMALL_FILES: Final = {
 
 
 class BrokerChild:
-    """One broker on one folder; every start is a new process."""
+    """One broker on one folder; every start is a new process. As a context, it ends killed."""
 
     def __init__(
         self, folder: Path, *, module: str = "", prefix: Sequence[str] = (), **settings: str
@@ -76,6 +76,12 @@ class BrokerChild:
                 assert child.exit_status is None, f"the broker did not start:\n{child.log()}"
                 await asyncio.sleep(POLL_S)
         self.address = ready[0]["addresses"][0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def kill(self) -> None:
         if self._child is not None:
