@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.client.errors import InvalidArgument
-from cometmq.insight.decode import CHARS_MAX, Format, decode
-from cometmq.insight.protobuf import Schema
+from cometmq.insight.decode import CHARS_MAX, Format, Schema, decode
 from cometmq.remoting.visible import visible
 
 

@@ -9,8 +9,16 @@ import pytest
 from cometmq.client import Message, Producer
 from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.insight.changes.topics import CloneTopic
-from cometmq.insight.sampling.figures import NAMES_MAX, Collector, bars, percentiles
-from cometmq.insight.sampling.reading import Bounds, analyse, blocks, shared
+from cometmq.insight.sampling import (
+    NAMES_MAX,
+    Bounds,
+    Collector,
+    analyse,
+    bars,
+    blocks,
+    percentiles,
+    shared,
+)
 from cometmq.remoting.bodies import topic_config
 
 NOW_MS = 1_800_000_000_000

@@ -14,7 +14,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
-from cometmq.console.web.clients import Known
+from cometmq.console.web.guard import Known
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot, Unknown

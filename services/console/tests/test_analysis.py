@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from cometmq.client import Message, Producer
-from cometmq.console.login.reading_rights import ReadingRights
+from cometmq.console.login.accounts import ReadingRights
 
 from .desks import ADMIN, JSON, VIEWER
 

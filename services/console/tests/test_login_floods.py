@@ -8,7 +8,7 @@ import pytest
 from cometmq.console.app import known_from
 from cometmq.console.audit import Audit, AuditEntry
 from cometmq.console.login.gate import PER_ADDRESS_MAX, TOTAL_MAX, Attempts
-from cometmq.console.web.clients import KNOWN_MAX, Known
+from cometmq.console.web.guard import KNOWN_MAX, Known
 from cometmq.remoting.log import NO_LOG
 from cometmq.testing.runtime.clock import FakeClock
 

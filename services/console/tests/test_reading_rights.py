@@ -8,8 +8,8 @@ import pytest
 
 from cometmq.client import Message, Producer, TransactionProducer, TransactionState
 from cometmq.client.settings import ClientOptions, ProducerOptions
-from cometmq.console.login import reading_rights
-from cometmq.console.login.reading_rights import ReadingRights
+from cometmq.console.login import accounts
+from cometmq.console.login.accounts import ReadingRights
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.pages import ACTIONS, PAGES
@@ -202,11 +202,11 @@ async def test_without_an_answer_of_a_broker_nothing_is_readable(monkeypatch, an
         async def broker_groups(self):
             return {"b": {at: Broker(it) for at, it in enumerate(answers)}}
 
-    monkeypatch.setattr(reading_rights, "AdminClient", Admin)
+    monkeypatch.setattr(accounts, "AdminClient", Admin)
     user, credentials = User("u", Role.VIEWER, "account"), SessionCredentials("u", "s")
     session = Session(user, credentials, 0)
     reader: Any = Admin()
-    found = await reading_rights.account_why_not(reader, session, "T", NO_LOG)
+    found = await accounts.account_why_not(reader, session, "T", NO_LOG)
     assert why in found
     assert bool(found) is bool(why)
 

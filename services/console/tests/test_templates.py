@@ -12,8 +12,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from cometmq.console.web import rendering
-from cometmq.console.web.cells import cell
-from cometmq.console.web.templating import templates
+from cometmq.console.web.cells import cell, templates
 from cometmq.insight.model import Unknown
 from cometmq.remoting.visible import visible
 

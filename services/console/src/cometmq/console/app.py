@@ -19,12 +19,12 @@ from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
-from cometmq.console.login.reading_rights import patterns_of
+from cometmq.console.login.accounts import patterns_of
 from cometmq.console.login.tokens import GENERATED, Tokens, own_token
 from cometmq.console.pages.switchover import groups_of
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
-from cometmq.console.web.clients import KNOWN_MAX, Known, proxies_of
+from cometmq.console.web.guard import KNOWN_MAX, Known, proxies_of
 from cometmq.console.web.problems import Problem
 from cometmq.insight.findings import Findings
 from cometmq.insight.history import Progress

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
 from cometmq.console.jobs import Jobs
-from cometmq.console.login.reading_rights import ReadingRights
+from cometmq.console.login.accounts import ReadingRights
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.findings import Findings
 from cometmq.insight.model import Snapshot

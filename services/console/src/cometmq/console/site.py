@@ -12,8 +12,8 @@ from cometmq.console.login.routes import LoginPages
 from cometmq.console.login.tokens import Tokens
 from cometmq.console.pages import ACTIONS, PAGES
 from cometmq.console.web.action import Action
-from cometmq.console.web.clients import Known
 from cometmq.console.web.frame import Frame
+from cometmq.console.web.guard import Known
 from cometmq.console.web.page import Page
 from cometmq.console.web.rendering import Renderer
 from cometmq.runtime.version import VERSION

@@ -9,8 +9,7 @@ import typer
 from cometmq.cli.changes import add_changes
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.consuming import seek
-from cometmq.cli.consuming.absent import note_left_out
-from cometmq.cli.consuming.progress import Progress
+from cometmq.cli.consuming.progress import Progress, note_left_out
 from cometmq.cli.lazy import App
 from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (

@@ -12,8 +12,7 @@ import typer
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, wrong_usage
-from cometmq.cli.consuming.absent import AbsentBrokers, absence, note_left_out
-from cometmq.cli.consuming.progress import Progress
+from cometmq.cli.consuming.progress import AbsentBrokers, Progress, absence, note_left_out
 from cometmq.cli.lazy import App
 from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (

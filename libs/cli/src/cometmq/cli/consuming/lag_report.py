@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.consuming.absent import AbsentBrokers, absence, note_left_out
+from cometmq.cli.consuming.progress import AbsentBrokers, absence, note_left_out
 from cometmq.cli.lookup import known_group
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import Cell

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from cometmq.cli.connecting import with_access
-from cometmq.cli.consuming.denied import EndingComplaints
 from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
 from cometmq.cli.consuming.source import (
+    EndingComplaints,
     Ends,
     Faults,
     Printed,

@@ -8,9 +8,9 @@ from typing import Final
 
 from cometmq.cli.admin import missing_text
 from cometmq.cli.connecting import with_access
-from cometmq.cli.consuming.denied import EndingComplaints
 from cometmq.cli.consuming.source import (
     UNANSWERED,
+    EndingComplaints,
     Ends,
     Faults,
     Positions,

@@ -7,6 +7,7 @@ requests for each queue.
 
 from collections.abc import (
     Collection,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -15,6 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.insight.asking import connections_in
@@ -28,6 +31,58 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicC
 from cometmq.remoting.errors import NO_ANSWER, AccessDenied, CometError, RequestCodeNotSupported
 from cometmq.remoting.names import retry_topic
 from cometmq.remoting.progress import position, unread
+
+
+class AbsentBrokers:
+    """The brokers that did not answer a command, and the groups that may be affected.
+
+    A broker affects a group if it is in the route of one of the group's topics. Brokers create the
+    group's retry topic when a member connects; if no broker has it, offsets may be anywhere.
+    """
+
+    def __init__(self, admin: CommandAdmin) -> None:
+        self._admin = admin
+        self._places: dict[str, frozenset[str]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all brokers that have not answered so far."""
+        return sorted(self._admin.unanswered)
+
+    async def of(self, group: str, topics: Iterable[str], only: str | None = None) -> list[str]:
+        """Return the absent brokers that may have messages or offsets of a group.
+
+        `topics` are the known topics of the group; with `only`, no other topic counts.
+        """
+        if not self._admin.unanswered:
+            return []
+        if only is not None:
+            places = await self._of_topic(only)
+        else:
+            places = await self._of_topic(retry_topic(group))
+            if not places:
+                return self.names
+            for topic in topics:
+                places |= await self._of_topic(topic)
+        return sorted(self._admin.unanswered.keys() & places)
+
+    async def _of_topic(self, topic: str) -> frozenset[str]:
+        if topic not in self._places:
+            route = await self._admin.namesrv.route(topic)
+            found = () if route is None else route.broker_datas
+            self._places[topic] = frozenset(it.broker_name for it in found)
+        return self._places[topic]
+
+
+def note_left_out(group: str, error: object) -> None:
+    """Record that the figures of a group are missing, and why."""
+    MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
+
+
+def absence(brokers: Sequence[str]) -> str:
+    """Return a clause that names the brokers that have not answered or have no master."""
+    return f"{', '.join(brokers)} {'is' if len(brokers) == 1 else 'are'} missing"
+
 
 _Next = tuple[BrokerAdmin, MessageQueue, int]
 """The broker, queue and offset of a message."""

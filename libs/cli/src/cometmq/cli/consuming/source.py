@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cometmq.cli.admin import missing_text
+from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
 from cometmq.cli.limits import with_limit
 from cometmq.cli.output import print_notes
@@ -23,7 +24,13 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, broker_missing
 from cometmq.client.subscriptions import MessageSelector
 from cometmq.insight.words import counted
-from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+)
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.visible import command
 
@@ -190,6 +197,35 @@ class Faults:
     def texts(self) -> Mapping[MessageQueue, str]:
         """The reason for the last failure of each queue."""
         return {queue: text for queue, (_, text, _) in self._by_queue.items()}
+
+
+class EndingComplaints(Complaints):
+    """Remembers failing pulls, and ends the command if a broker denies one, because retrying would
+    not help.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self._faults = faults
+        self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Print the event, unless it is a refusal, which becomes the command's error."""
+        text = self.refusal(facts)
+        if text is None:
+            self._faults.note(facts)
+            super().warning(event, **facts)
+        elif not self._refusal.done():
+            self._refusal.set_result(text)
+
+    def refusal(self, facts: Mapping[str, object]) -> str | None:
+        """Return the text of the refusal that an event reports; None if it reports none."""
+        kind, _, text = str(facts.get("error", "")).partition(": ")
+        return text if kind == AccessDenied.__name__ else None
+
+    async def fail_if_refused(self) -> None:
+        """Wait for a refusal and raise it."""
+        raise ClientError(await self._refusal)
 
 
 async def _unknown() -> Positions:

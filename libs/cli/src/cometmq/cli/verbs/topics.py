@@ -32,8 +32,7 @@ from cometmq.remoting.names import (
 )
 
 if TYPE_CHECKING:
-    from cometmq.insight.sampling.figures import Names, Point
-    from cometmq.insight.sampling.reading import Analysis
+    from cometmq.insight.sampling import Analysis, Names, Point
 
 
 def analyse_topic(  # one parameter per option
@@ -73,7 +72,7 @@ def analyse_topic(  # one parameter per option
     async def question(admin: CommandAdmin) -> "Analysis":
         # Only this command needs them.
         from cometmq.cli.meter import live  # noqa: PLC0415
-        from cometmq.insight.sampling.reading import Bounds, analyse  # noqa: PLC0415
+        from cometmq.insight.sampling import Bounds, analyse  # noqa: PLC0415
 
         bounds = Bounds(
             count_max=sample,

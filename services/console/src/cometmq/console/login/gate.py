@@ -15,8 +15,7 @@ from cometmq.console.login.roles import Role, User, role_of
 from cometmq.console.login.sessions import Proof, Session, Sessions
 from cometmq.console.login.tokens import INVALID, Tokens
 from cometmq.console.settings import ConsoleSettings
-from cometmq.console.web.clients import Known
-from cometmq.console.web.guard import check_origin, client_of, is_secure
+from cometmq.console.web.guard import Known, check_origin, client_of, is_secure
 from cometmq.console.web.problems import FormExpired, Problem
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock

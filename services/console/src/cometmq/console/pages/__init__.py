@@ -17,7 +17,6 @@ from cometmq.console.pages import (
     home,
     messages,
     push_back,
-    replaying,
     sending,
     switchover,
     topics,
@@ -38,7 +37,6 @@ PAGES: Final[tuple[Page, ...]] = (
     *groups.PAGES,
     *messages.PAGES,
     *dead_letters.PAGES,
-    *replaying.PAGES,
     views.PAGES["transactions"],
     *transactions.PAGES,
     views.PAGES["delayed"],
@@ -56,7 +54,6 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *sending.ACTIONS,
     *dead_letters.ACTIONS,
     *dead_letter.ACTIONS,
-    *replaying.ACTIONS,
     *accounts.ACTIONS,
     *definitions.ACTIONS,
 )

@@ -12,8 +12,7 @@ from cometmq.insight.views.view import Column
 from cometmq.insight.words import command
 
 if TYPE_CHECKING:
-    from cometmq.insight.sampling.figures import Figures, Names
-    from cometmq.insight.sampling.reading import Analysis, QueueShare
+    from cometmq.insight.sampling import Analysis, Figures, Names, QueueShare
 
 SAMPLES: Final = (1_000, 5_000, 20_000)
 BYTES_MAX: Final = 128 << 20
@@ -30,7 +29,7 @@ QUEUES: "Final[list[Column[QueueShare]]]" = [
 async def analysis(view: View) -> Shown:
     """Read a sample of a topic and show its statistics."""
     # 0.1 MB, rarely needed
-    from cometmq.insight.sampling.reading import Bounds, analyse  # noqa: PLC0415
+    from cometmq.insight.sampling import Bounds, analyse  # noqa: PLC0415
 
     name = view.needed("name")
     await view.check_readable(name)

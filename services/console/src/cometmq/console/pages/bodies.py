@@ -7,8 +7,7 @@ from typing import NamedTuple
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.web.page import View
 from cometmq.console.web.problems import bad
-from cometmq.insight.decode import Decoded, Format, decode
-from cometmq.insight.protobuf import SET_BYTES_MAX, Schema
+from cometmq.insight.decode import SET_BYTES_MAX, Decoded, Format, Schema, decode
 
 
 class Body(NamedTuple):

@@ -8,16 +8,18 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic, running_replays
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.console.jobs import Job
-from cometmq.console.pages import replaying
+from cometmq.console.login.gate import may
+from cometmq.console.login.roles import Role
 from cometmq.console.pages.changes import action_of, prepare
-from cometmq.console.web.action import Form
+from cometmq.console.web.action import Action, Field, Form
 from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
-from cometmq.console.web.problems import bad
-from cometmq.insight.changes.change import Link, arguments
+from cometmq.console.web.problems import bad, missing
+from cometmq.insight.changes.change import Consequence, Done, Link, Plan, Risk, arguments
 from cometmq.insight.changes.messages import ReplayDeadLetters
 from cometmq.insight.changes.replays import (
     Choice,
@@ -34,6 +36,89 @@ from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import dead_letter_topic
 
+PROGRESS: Final = "/dead-letters/progress"
+_SECTION: Final = "/dead-letters"
+
+
+def name_of(group: str) -> str:
+    """Return the name of a group's replay among all jobs."""
+    return f"replay of {group}"
+
+
+def _found(view: View) -> tuple[str, Job]:
+    group = view.needed("group")
+    job = view.desk.jobs.find(name_of(group))
+    if job is None:
+        raise missing(f"no dead letters of {group} were sent again since the console started")
+    return group, job
+
+
+async def progress(view: View) -> Shown:
+    group, job = _found(view)
+    now_ms = view.desk.clock.now_ms()
+    per_s = job.per_s(now_ms)
+    is_running = job.ended_ms is None
+    left_s = (job.total - job.done) / per_s if is_running and per_s else None
+    data: dict[str, Any] = {
+        "group": group,
+        "is_running": is_running,
+        "sent": job.done,
+        "messages": job.total,
+        "per_s": round(per_s, 1),
+        "left_s": left_s,
+        "begun_ms": job.begun_ms,
+        "ended_ms": job.ended_ms,
+        "text": _sent_text(job) if is_running else job.text,
+        "failed": job.error is not None,
+    }
+    mark = ""
+    if is_running and not job.is_stopping and may(view.user, Role.OPERATOR):
+        mark = _form(view, group, job).mark(view.desk.audit.version(group))
+    return Shown(
+        data,
+        job.command,
+        now_ms,
+        extra={"mark": mark, "is_stopping": job.is_stopping},
+        title=f"Replay of {group}",
+    )
+
+
+def _sent_text(job: Job) -> str:
+    return f"Sent {job.done:,} of {counted(job.total, 'message')}."
+
+
+async def stop(view: View) -> Form:
+    group, job = _found(view)
+    return _form(view, group, job)
+
+
+def _form(view: View, group: str, job: Job) -> Form:
+    return Form([Field("group", "Group", "hidden", group)], _plan(view, group, job))
+
+
+def _plan(view: View, group: str, job: Job) -> Plan:
+    async def perform(_client: AdminClient) -> Done:
+        job.stop()
+        return Done(f"The replay of {group} was told to stop.")
+
+    return Plan(
+        what=f"Stop the replay of {group}",
+        subject=group,
+        before=job.begun_ms,
+        after=None,
+        consequences=[
+            Consequence(
+                f"{counted(job.done, 'message')} of {job.total:,} were sent; the next replay"
+                " continues with the others."
+            )
+        ],
+        command="",
+        perform=perform,
+        leads_to=view.href(PROGRESS, group=group),
+        refusal="" if job.ended_ms is None else f"The replay of {group} has ended.",
+    )
+
+
 SHOWN_MAX: Final = 500
 NO_REASON: Final = (
     "RocketMQ's protocol carries no error with a dead letter: the consumer's log has it"
@@ -46,7 +131,6 @@ line has no such limit.
 PREVIEW_CHARS: Final = 120
 TIMES_MAX: Final = 50
 """The most groups for which the list shows when the newest dead letter was stored."""
-_SECTION: Final = "/dead-letters"
 
 
 # -- what there is --------------------------------------------------------------------------------
@@ -175,7 +259,7 @@ async def of_group(view: View) -> Shown:
             "notes": notes,
             "no_reason": NO_REASON,
             "dead_topic": dead_letter_topic(group),
-            "job": view.desk.jobs.find(replaying.name_of(group)),
+            "job": view.desk.jobs.find(name_of(group)),
             "others": await _others(view, group),
         },
         title=f"Dead letters of {group}",
@@ -221,9 +305,9 @@ async def replay(view: View) -> Form:
     form = await prepare(ReplayDeadLetters, view)
     plan = form.plan
     assert plan is not None, "only the group is needed"
-    run, page = plan.job, view.href(replaying.PATH, group=group)
+    run, page = plan.job, view.href(PROGRESS, group=group)
     refusal, remedy = plan.refusal, plan.remedy
-    if view.desk.jobs.running(replaying.name_of(group)) is not None:
+    if view.desk.jobs.running(name_of(group)) is not None:
         refusal = f"Dead letters of {group} are being sent again."
         remedy = Link("See how far it is", page)
     elif len(run.wanted) > REPLAYED_MAX:
@@ -236,7 +320,7 @@ async def replay(view: View) -> Form:
         run.is_stopping = True
 
     job = Job(
-        replaying.name_of(group), total=len(run.wanted), count=lambda: len(run.sent), stop=stop,
+        name_of(group), total=len(run.wanted), count=lambda: len(run.sent), stop=stop,
         page=page, command=plan.command,
     )  # fmt: skip
     return form._replace(
@@ -250,7 +334,7 @@ async def replay(view: View) -> Form:
 
 async def _others(view: View, group: str) -> str:
     """Return which other programs replay the group's dead letters; empty if this one does."""
-    if view.desk.jobs.running(replaying.name_of(group)) is not None:
+    if view.desk.jobs.running(name_of(group)) is not None:
         return ""
     return replays_text(group, await running_replays(view.admin(), group))
 
@@ -260,5 +344,11 @@ _SELECTING: Final = frozenset({"topic", "tag", "key", "origin", "ids", "since", 
 PAGES: Final = (
     Page(_SECTION, "Dead letters", "dead_letters.html", overview, menu="Dead letters"),
     Page("/dead-letters/group", "Dead letters", "dead_group.html", of_group, section=_SECTION),
+    Page(PROGRESS, "Replay", "replaying.html", progress, section=_SECTION),
 )
-ACTIONS: Final = (action_of(ReplayDeadLetters)._replace(prepare=replay),)
+ACTIONS: Final = (
+    action_of(ReplayDeadLetters)._replace(prepare=replay),
+    Action(
+        "dead-letters.stop", "/dead-letters/stop", "Stop", Role.OPERATOR, Risk.LOW, stop, _SECTION
+    ),
+)

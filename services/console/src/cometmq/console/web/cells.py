@@ -5,14 +5,45 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final
 
-from markupsafe import Markup
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-from cometmq.console.web.templating import escaped
 from cometmq.insight.model import Since, Unknown, Unreachable
 from cometmq.insight.times import is_known
 from cometmq.insight.words import count, lasting, latency, percent, rate, sized
+from cometmq.remoting.visible import visible
+
+
+def templates(folder: Path, names: Mapping[str, object]) -> Environment:
+    """Return the templates of a folder; `names` and the macros of `macros.html`, as `m`, are
+    defined in all of them. One that uses a missing value raises UndefinedError.
+    """
+    found = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        auto_reload=False,
+        finalize=_finalized,
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    found.globals.update(names)
+    found.globals["m"] = found.get_template("macros.html").module
+    return found
+
+
+def escaped(value: Any) -> Markup:
+    """Escape a value for HTML, with control characters written out; `Markup` is left unchanged."""
+    return value if type(value) is Markup else escape(visible(str(value)))
+
+
+def _finalized(value: Any) -> Any:
+    """Return what a template shows of a value; Jinja escapes it then."""
+    is_done = isinstance(value, Markup | StrictUndefined)
+    return value if is_done else visible(str(value))
 
 
 def pause(since: Since | None) -> str:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.console.desk import Desk
-from cometmq.console.login.reading_rights import account_why_not
+from cometmq.console.login.accounts import account_why_not
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web.problems import Problem, bad

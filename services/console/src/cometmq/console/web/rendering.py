@@ -16,9 +16,9 @@ from starlette.responses import RedirectResponse, Response
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
 from cometmq.console.web import cells
+from cometmq.console.web.cells import templates
 from cometmq.console.web.page import Page
 from cometmq.console.web.tables import cells_of
-from cometmq.console.web.templating import templates
 from cometmq.insight.views.view import address
 from cometmq.insight.words import lasting
 from cometmq.runtime.clock import Clock

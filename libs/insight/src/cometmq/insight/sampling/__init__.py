@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Statistics of the messages of a topic, from a sample of all its queues."""
