@@ -86,17 +86,6 @@ def test_a_sweep_frees_cycles_that_ended_after_they_were_frozen() -> None:
     assert gone() is None
 
 
-def test_a_frozen_object_without_cycles_is_freed_at_once() -> None:
-    with freezing():
-        node: Node | None = Node()
-        assert node is not None
-        gone = weakref.ref(node)
-        del node.me
-        gc.collect()
-        node = None
-    assert gone() is None
-
-
 class Program:
     """Timers that the test fires, and figures that it sets."""
 

@@ -5,8 +5,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
 
+from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import (
     PART_ROWS,
@@ -21,7 +26,9 @@ from cometmq.runtime.metrics import (
     labelled_histogram,
     loop_families,
 )
+from cometmq.runtime.metrics.exposition import Dropping, encoder_of
 from cometmq.runtime.metrics.histogram import Buckets
+from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.runtime.process.loop_lag import LoopLag
 from cometmq.testing.runtime.pages import render
 
@@ -142,3 +149,69 @@ async def test_the_lag_of_the_loop_is_measured():
     text = scrape(StatsCollector(loop_families(), lambda: lag))
     assert "cometmq_loop_lag_max_seconds 700.0" in text
     assert f"cometmq_loop_lag_seconds_count {count + 1}.0" in text
+
+
+def test_each_counter_of_the_server_has_its_sample():
+    names = [field.name for field in msgspec.structs.fields(TransportStats)]
+    stats = TransportStats(**{name: 1000 + index for index, name in enumerate(names)})
+    registry = Registry(has_process_metrics=False)
+    registry.add(StatsCollector(TRANSPORT_FAMILIES, lambda: stats, {"server": "namesrv"}))
+    text = render(finish(registry.collect()))
+    unseen = {name for name in names if f" {float(getattr(stats, name))}\n" not in text}
+    assert unseen == set()
+    assert 'cometmq_connections_closed_total{reason="idle",server="namesrv"}' in text or (
+        'cometmq_connections_closed_total{server="namesrv",reason="idle"}' in text
+    )
+
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;"
+    "q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;"
+    "escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+OPEN, PLAIN = "application/openmetrics-text; version=", "text/plain; version="
+
+
+@pytest.mark.parametrize(
+    ("accept", "answered"),
+    [
+        ("", PLAIN + "0.0.4"),
+        ("*/*", PLAIN + "0.0.4"),
+        ("text/html, image/png;q=0.9", PLAIN + "0.0.4"),
+        (PROMETHEUS_2, OPEN + "1.0.0; escaping=underscores"),
+        (PROMETHEUS_3, OPEN + "1.0.0; escaping=allow-utf-8"),
+        ("application/openmetrics-text", OPEN + "1.0.0"),
+        ("application/openmetrics-text;version=0.0.1", PLAIN + "0.0.4"),
+        ("application/openmetrics-text;version=3.0.0,text/plain;q=0.1", PLAIN + "0.0.4"),
+        (
+            "text/plain; version=0.0.4; q=0.3, text/plain; version=1.0.0; q=0.4",
+            PLAIN + "1.0.0; escaping=underscores",
+        ),
+        ("application/openmetrics-text;version=1.0.0;q=0.1,text/plain;q=0.9", PLAIN + "0.0.4"),
+        ("application/openmetrics-text;version=1.0.0;q=0, */*;q=0.1", PLAIN + "0.0.4"),
+        ('APPLICATION/OpenMetrics-Text; Version="1.0.0"; q=x, text/*', PLAIN + "0.0.4"),
+        (
+            "text/plain;version=1.0.0,text/plain;version=0.0.4",
+            PLAIN + "1.0.0; escaping=underscores",
+        ),
+        (";,;q=;=,/;version", PLAIN + "0.0.4"),
+    ],
+)
+def test_the_format_is_the_one_that_the_scraper_wants_most(accept, answered):
+    encoder, content_type = encoder_of(accept)
+    assert content_type.replace("; charset=utf-8", "") == answered
+    assert "; charset=utf-8" in content_type
+    counter = CounterMetricFamily("cometmq_x", 'Of "x" and\n\\.', labels=("topic",))
+    for text in ("", 'a "quoted" one', "back\\slash", "two\nlines", "%RETRY%G", "主题", "a,b={}"):
+        counter.add_metric((text,), 2)
+    histogram = HistogramMetricFamily("cometmq_y", "Y.")
+    histogram.add_metric((), [("0.5", 1), ("+Inf", 2)], 1.5)
+    wanted = [list(counter.samples), list(histogram.samples)]
+    text = encoder(Dropping([counter, histogram])).decode()
+    parse = openmetrics if answered.startswith(OPEN) else plain
+    assert [it.samples for it in parse(text)] == wanted
+    assert (counter.samples, histogram.samples) == ([], [])  # freed

@@ -14,13 +14,6 @@ from cometmq.runtime import service
 from cometmq.runtime.service import one_line, run
 
 
-def test_a_program_that_ends_by_itself_is_fine():
-    async def main(stop):
-        assert not stop.is_requested
-
-    assert run(main) == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_asks_the_program_to_stop(number):
     reasons = []

@@ -2,28 +2,11 @@
 """A loop survives errors, or ends on the first one if declared fatal, but never fails silently."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from cometmq.runtime.tasks import Alarm, every
-
-
-class RecordingLog:
-    def __init__(self):
-        self.events: list[Any] = []
-
-    def debug(self, event, /, **facts):
-        self.events.append(("debug", event, facts))
-
-    def warning(self, event, /, **facts):
-        self.events.append(("warning", event, facts))
-
-    def info(self, event, /, **facts):
-        self.events.append(("info", event, facts))
-
-    def error(self, event, /, **facts):
-        self.events.append(("error", event, facts))
+from cometmq.testing.broker.logs import RecordingLog
 
 
 class FakeSleep:
@@ -91,8 +74,7 @@ async def test_a_failed_step_is_logged_and_the_loop_goes_on():
     log = RecordingLog()
     with pytest.raises(asyncio.CancelledError):
         await every(1, lambda: 1 // 0, name="scan", log=log, sleep=FakeSleep(2))
-    seen = [(level, event, facts["task"]) for level, event, facts in log.events]
-    assert seen == [("error", "task.failed", "scan")] * 2
+    assert [facts["task"] for facts in log.named("task.failed")] == ["scan"] * 2
 
 
 async def test_a_fatal_loop_ends_with_its_error():
