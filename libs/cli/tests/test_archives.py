@@ -4,6 +4,7 @@
 import asyncio
 import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,9 @@ def no_pauses(monkeypatch):
 def plan_of(count=COUNT):
     topic = TopicPlan("T", [QueueSpan("b", 0, 0, count)], 1)
     return Plan(id="i", begun="now", program="p", namesrv="n", topics=[topic])
+
+
+BACKUP = form.Folder(Path("b"), plan_of())
 
 
 @pytest.fixture
@@ -169,7 +173,7 @@ def test_a_restore_waits_until_there_is_a_master_again(folder, meanwhile):
     admin: Any = Admin(meanwhile, meanwhile, route(MASTER))
     run = Sending(
         admin, producer, folder, state,
-        rate=None, patience_s=PATIENCE_S,
+        rate=None, patience_s=PATIENCE_S, has_proof=False,
     )  # fmt: skip
     run._begun.add(PLACE)  # so that the first send is not preceded by a search
     item = Item(0, Position(0, "id"), Message("T", b"x"))
@@ -269,7 +273,7 @@ def endless(request):
         (form.SEGMENTS, lambda path: form.load(path.parent)),
         ("000001.jsonl.gz", lambda path: check(path.parent, segment(1))),
         ("000001.jsonl.gz", lambda path: list(lines_of(path.parent, segment(1)))),
-        ("restore.jsonl", lambda path: progress.load(path, ())),
+        ("restore.jsonl", lambda path: progress.load(path, BACKUP)),
     ],
 )
 @pytest.mark.timeout(60)
@@ -286,7 +290,7 @@ def test_a_first_line_of_a_progress_file_is_not_read_without_limit(tmp_path, mon
     path = tmp_path / "progress"
     path.write_bytes(b'{"backup":"i","topic":"T","targets":[]' + b" " * 2_000 + b"}\n")
     with pytest.raises(InvalidArgument, match=f"line 1 of {path} is no progress"):
-        progress.load(path, ())
+        progress.load(path, BACKUP)
 
 
 def test_nothing_is_written_through_a_link(folder, tmp_path):
@@ -299,7 +303,7 @@ def test_nothing_is_written_through_a_link(folder, tmp_path):
     with pytest.raises(ClientError, match="cannot be written: it is a symbolic link"), claim:
         pass
     with pytest.raises(ClientError, match="cannot be written: it is a symbolic link"):
-        progress.begin(link, head, ())
+        progress.begin(link, head, BACKUP)
     (folder.path / form.SEGMENTS).symlink_to(mine)
     with pytest.raises(ClientError, match="cannot be written: it is a symbolic link"):
         folder.finish("now")
@@ -318,12 +322,12 @@ def test_every_file_of_a_backup_that_is_no_json_is_named(folder, tmp_path, name)
             form.load(folder.path)
     head = progress.Head(backup="i", topic="T", targets=[])
     path = tmp_path / "progress"
-    progress.begin(path, head, ())
+    progress.begin(path, head, BACKUP)
     begun = path.read_bytes()
     for damaged in (content + b"\n", begun + content + b"\n"):
         path.write_bytes(damaged)
         with pytest.raises(InvalidArgument, match=str(path)):
-            progress.load(path, ())
+            progress.load(path, BACKUP)
     with pytest.raises(ClientError, match="line 1 of a backup's file is no message"):
         sending.item_of(0, content, "T")
 
@@ -333,25 +337,25 @@ def test_a_restore_that_was_killed_at_its_first_line_has_not_begun(tmp_path, que
     path = tmp_path / "progress"
     targets = [(("T", "b", n), progress.Target("T", "b", n, 0)) for n in range(queues)]
     head = progress.Head(backup="i", topic="T", targets=targets)
-    whole = progress.begin(path, head, ()).size
+    whole = progress.begin(path, head, BACKUP).size
     data = path.read_bytes()
     assert len(data) == whole
     for size in (0, 5, 20, len(data) - 1):
         path.write_bytes(data[:size])
-        assert progress.load(path, ()) is None
+        assert progress.load(path, BACKUP) is None
         with progress.claim(path, 0):
-            found = progress.begin(path, head, ())
+            found = progress.begin(path, head, BACKUP)
             with (
                 pytest.raises(ClientError, match="in use by another restore"),
                 progress.claim(path, whole),
             ):
                 pass
         found.finish()
-        again = progress.load(path, ())
+        again = progress.load(path, BACKUP)
         assert again is not None
         assert again.is_done
     with pytest.raises(ClientError, match="another restore has written"), progress.claim(path, 0):
         pass
     path.write_bytes(b"a note of somebody")
     with pytest.raises(InvalidArgument, match=r"is no progress.*name another file"):
-        progress.load(path, ())
+        progress.load(path, BACKUP)

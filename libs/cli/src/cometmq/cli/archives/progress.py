@@ -2,7 +2,7 @@
 """The progress file of a restore, with a line for each batch that a broker has stored."""
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,15 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from cometmq.cli.archives.form import PLAN_BYTES_MAX, Lines, QueueKey, locked, opened
+from cometmq.cli.archives.form import (
+    PLAN_BYTES_MAX,
+    Folder,
+    GroupOffset,
+    Lines,
+    QueueKey,
+    locked,
+    opened,
+)
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import UNREADABLE_JSON
@@ -70,38 +78,46 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The offset of the first message in the target queue; -1 if the messages cannot be stored and
     were left out.
     """
+    differ: int = -1
+    """The number of its messages that differ from the backup; -1 if they were not read back."""
 
 
 class Progress:
-    """The progress file of a restore. Batches are read from the file when needed, not held in
-    memory.
-    """
+    """The progress file of a restore. Its batches are counted, not held in memory."""
 
-    def __init__(self, table: Lines, head: Head, files: Collection[str]) -> None:
-        """`files` are the names of the backup's files."""
+    def __init__(self, table: Lines, head: Head, backup: Folder) -> None:
         self.path = table.path
         self._table = table
         self.head = head
-        self._files = files
         self.is_done = False
-        """Whether everything is stored and verified."""
+        """Whether everything is stored, and nothing differs."""
         self.stored_count = 0
         """Number of messages stored so far."""
         self.left_out_count = 0
         """Number of lines left out so far, because brokers do not accept their messages."""
+        self.verified_count = 0
+        """Number of stored messages that were read back."""
+        self.differing_count = 0
+        """Number of stored messages that differ from the backup."""
+        self.targets = dict(head.targets)
+        """The target of each queue of the backup."""
+        self._places = {(it.broker, it.queue) for it in self.targets.values()}
         self._lines: dict[str, int] = {}
-        self._ends = {it.place: it.begin for _, it in head.targets}
+        self._ends = {it.place: it.begin for it in self.targets.values()}
         self._unsynced = 0
+        self._keys = {it.file: it.key for it in backup.segments}
+        self._last: dict[QueueKey, int] = {}
+        """The end of what was restored of each queue of the backup."""
+        self._reached: list[tuple[GroupOffset, int]] = []
+        self._ahead: dict[QueueKey, list[GroupOffset]] = {}
+        """The saved offsets of groups that the restore has not reached, the largest first."""
+        for it in sorted(backup.plan.offsets, key=lambda it: -it.offset):
+            self._ahead.setdefault(it.key, []).append(it)
 
     @property
     def size(self) -> int:
         """The number of bytes in complete lines."""
         return self._table.size
-
-    @property
-    def targets(self) -> dict[QueueKey, Target]:
-        """The target of each queue of the backup."""
-        return dict(self.head.targets)
 
     def lines_done(self, file: str) -> int:
         """Return how many lines of a file are stored or left out."""
@@ -111,30 +127,23 @@ class Progress:
         """Return the offset after the last message that is known to be stored in a queue."""
         return self._ends[place]
 
-    def batches(self) -> Iterator[tuple[Batch, Target]]:
-        """Yield the batches in the order in which they were stored; those of a file are in line
-        order.
+    def group_offsets(self) -> dict[tuple[str, MessageQueue], int]:
+        """Return the offsets at which groups continue in the target queues, by group and queue.
 
-        Raise InvalidArgument for a damaged line, or one that names an unknown queue or file.
+        A group skips no message that was unread in the backup: if several queues were restored to
+        one, it gets the smallest of their offsets.
         """
-        places = {(it.broker, it.queue): it for _, it in self.head.targets}
-        with opened(self.path) as file:
-            left = self._table.size
-            lines = iter(partial(file.readline, PLAN_BYTES_MAX), b"")
-            for number, line in enumerate(lines, 1):
-                left -= len(line)
-                if left < 0:
-                    return
-                if number == 1 or line == DONE:
-                    continue
-                try:
-                    batch = msgspec.json.decode(line, type=Batch)
-                except UNREADABLE_JSON as error:
-                    raise _damaged(self.path, number, error) from error
-                target = places.get((batch.broker, batch.queue))
-                if target is None or batch.file not in self._files:
-                    raise _damaged(self.path, number, "it is about another queue or backup")
-                yield batch, target
+        read = [  # by these groups, up to the end
+            (it, self._last.get(key, self.targets[key].begin))
+            for key, left in self._ahead.items()
+            if key in self.targets
+            for it in left
+        ]
+        found: dict[tuple[str, MessageQueue], int] = {}
+        for it, offset in self._reached + read:
+            place = it.group, self.targets[it.key].place
+            found[place] = min(offset, found.get(place, offset))
+        return found
 
     def add(self, batch: Batch) -> None:
         """Append the line of a batch."""
@@ -148,13 +157,37 @@ class Progress:
             self.left_out_count += batch.count
             return
         self.stored_count += batch.count
+        if batch.differ >= 0:
+            self.verified_count += batch.count
+            self.differing_count += batch.differ
         place = MessageQueue(self.head.topic, batch.broker, batch.queue)
         self._ends[place] = max(self._ends[place], batch.offset + batch.count)
+        key = self._keys[batch.file]
+        self._last[key] = batch.offset + batch.count
+        ahead = self._ahead.get(key, [])
+        while ahead and ahead[-1].offset <= batch.first:
+            self._reached.append((ahead.pop(), batch.offset))
 
     def read(self) -> None:
-        """Restore the counters from the batches of earlier runs."""
-        for batch, _ in self.batches():
-            self._count(batch)
+        """Count the batches of earlier runs.
+
+        Raise InvalidArgument for a damaged line, or one that names an unknown queue or file.
+        """
+        with opened(self.path) as file:
+            left = self._table.size
+            for number, line in enumerate(iter(partial(file.readline, PLAN_BYTES_MAX), b""), 1):
+                left -= len(line)
+                if left < 0:
+                    return
+                if number == 1 or line == DONE:
+                    continue
+                try:
+                    batch = msgspec.json.decode(line, type=Batch)
+                except UNREADABLE_JSON as error:
+                    raise _damaged(self.path, number, error) from error
+                if (batch.broker, batch.queue) not in self._places or batch.file not in self._keys:
+                    raise _damaged(self.path, number, "it is about another queue or backup")
+                self._count(batch)
 
     def finish(self) -> None:
         """Append the last line: everything is stored and verified."""
@@ -188,15 +221,15 @@ def forget(path: Path) -> None:
         os.truncate(path, 0)
 
 
-def begin(path: Path, head: Head, files: Collection[str]) -> Progress:
+def begin(path: Path, head: Head, backup: Folder) -> Progress:
     """Write the first line of a new restore."""
     table = Lines(path, 0)
     with _writing(path):
         table.append(msgspec.json.encode(head) + b"\n")
-    return Progress(table, head, files)
+    return Progress(table, head, backup)
 
 
-def load(path: Path, files: Collection[str]) -> Progress | None:
+def load(path: Path, backup: Folder) -> Progress | None:
     """Return an earlier restore; None if there is none, or if it was killed before it began."""
     try:
         with opened(path) as file:
@@ -213,7 +246,7 @@ def load(path: Path, files: Collection[str]) -> Progress | None:
         raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
     except UNREADABLE_JSON as error:
         raise _damaged(path, 1, error) from error
-    progress = Progress(Lines(path, size), head, files)
+    progress = Progress(Lines(path, size), head, backup)
     progress.is_done = is_done
     progress.read()
     return progress

@@ -3,7 +3,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -18,7 +18,6 @@ from cometmq.cli.archives.backup import Rate, Timeout
 from cometmq.cli.archives.copying import master_of
 from cometmq.cli.archives.form import Folder, QueueKey, TopicPlan, load
 from cometmq.cli.archives.progress import Head, Progress, Target
-from cometmq.cli.archives.proof import Proof, check_groups, move_groups
 from cometmq.cli.archives.segments import check
 from cometmq.cli.archives.sending import Sending
 from cometmq.cli.connecting import (
@@ -38,9 +37,13 @@ from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.client import Producer, ProducerOptions
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, InvalidArgument, NoRoute
-from cometmq.insight.words import counted
+from cometmq.insight.changes.groups import check_not_reserved
+from cometmq.insight.members import members_of
+from cometmq.insight.words import counted, listed
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import SEND_FORBIDDEN_TOPICS
@@ -172,7 +175,6 @@ class Work:
         )
         self.place = place
         self._path = file or _default_path(backup, place, cluster)
-        self._files = {it.file for it in self.backup.segments}
         self._is_again = is_again
         self._found = self._earlier()
 
@@ -208,7 +210,7 @@ class Work:
         return None if is_ignored else self._found
 
     def _earlier(self) -> Progress | None:
-        found = progresses.load(self._path, self._files)
+        found = progresses.load(self._path, self.backup)
         own = self.backup.plan.id, self.place.topic
         if found is not None and (found.head.backup, found.head.topic) != own:
             raise InvalidArgument(
@@ -233,7 +235,7 @@ class Work:
         if progress is None:
             targets = await self.place.targets(admin, producer, manner.patience_s)
             head = Head(backup=self.backup.plan.id, topic=self.place.topic, targets=targets)
-            progress = progresses.begin(self._path, head, self._files)
+            progress = progresses.begin(self._path, head, self.backup)
         try:
             await self._send(admin, producer, progress, manner)
         except BaseException:
@@ -242,16 +244,12 @@ class Work:
             text = f"{count} of {self.place.source} restored; repeat the command{how} to go on"
             print_notes([text])
             raise
-        proof = Proof(admin, self.backup, progress)
-        if manner.has_proof:
-            async with live(lambda: f"{proof.checked_count:,} messages compared"):
-                await proof.run()
-            print_notes(proof.differences)
-        moved = await move_groups(admin, self.backup, progress) if manner.has_groups else 0
-        if not proof.differing_count:
+        moved = await move_groups(admin, progress) if manner.has_groups else 0
+        if not progress.differing_count:
             progress.finish()
-        proven = [proof.checked_count, proof.differing_count] if manner.has_proof else [None, None]
+        proof = [progress.verified_count, progress.differing_count]
         counts = [self.message_count, progress.stored_count, progress.left_out_count]
+        proven = proof if manner.has_proof else [None, None]
         return [self.place.source, self.place.topic, *counts, *proven, moved]
 
     async def _send(
@@ -260,7 +258,7 @@ class Work:
         before, begin = progress.stored_count, monotonic()
         sending = Sending(
             admin, producer, self.backup, progress, rate=manner.rate,
-            patience_s=manner.patience_s,
+            patience_s=manner.patience_s, has_proof=manner.has_proof,
         )  # fmt: skip
 
         def shown() -> str:
@@ -279,6 +277,58 @@ def _default_path(backup: Folder, place: TopicPlace, cluster: Sequence[str]) -> 
     """Return the default path of the progress file, which depends on the topic and the cluster."""
     text = "\n".join([place.source, place.topic, *sorted(cluster)])
     return backup.path / f"restore-{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
+
+
+async def check_groups(admin: CommandAdmin, backup: Folder, topics: Collection[str]) -> None:
+    """Raise ClientError, before anything is sent, if a saved group has members: they would commit
+    their own offsets again.
+    """
+    names = sorted({it.group for it in backup.plan.offsets if it.topic in topics})
+    if not names:
+        raise ClientError(f"{backup.path} has no offsets of groups in these topics")
+    known = await admin.groups()
+    for name in names:
+        check_not_reserved(name)
+        if name in known and (count := (await members_of(admin, name, known[name])).count):
+            raise ClientError(
+                f"the consumer group {name} has {count} connected members, which would commit their"
+                f" own offsets again: stop them first ({command('group describe', name)})"
+            )
+
+
+async def move_groups(admin: CommandAdmin, progress: Progress) -> int:
+    """Commit the offsets of the saved groups; return how many.
+
+    A group keeps its offset in a queue if it has unread messages before the restored ones, because
+    the saved offset would skip them.
+    """
+    wanted = progress.group_offsets()
+    begins = {it.place: it.begin for it in progress.targets.values()}
+    known = await admin.groups()
+    for name in sorted({group for group, _ in wanted} - known.keys()):
+        await admin.create_group(SubscriptionGroupConfig(group_name=name))
+    kept: list[str] = []
+    count = 0
+    masters = {it.name: it for it in await admin.masters_to_change_of(progress.head.topic)}
+
+    async def move(broker: BrokerAdmin) -> None:
+        nonlocal count
+        for (group, place), offset in wanted.items():
+            if place.broker_name != broker.name:
+                continue
+            before = await broker.committed_offset(group, place.topic, place.queue_id)
+            if before is not None and before < begins[place]:
+                kept.append(f"{group} in {place.broker_name}:{place.queue_id}")
+                continue
+            await broker.commit_offset(group, place.topic, place.queue_id, offset)
+            count += 1
+
+    names = {place.broker_name for _, place in wanted}
+    brokers = [broker for name, broker in masters.items() if name in names]
+    await admin.change_each(brokers, move, f"place the groups in {progress.head.topic}")
+    if kept:
+        print_notes([f"not moved, because messages before are unread: {listed(kept)}"])
+    return count
 
 
 GROUP: Final = "CLI_RESTORER"

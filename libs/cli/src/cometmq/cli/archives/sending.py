@@ -16,7 +16,9 @@ from cometmq.cli.archives.segments import Position, lines_of
 from cometmq.cli.output import print_notes
 from cometmq.client import Message, MessageExt, Producer
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
+from cometmq.client.message import DamagedMessage
 from cometmq.client.transfer.pulled import EmptyAnswers
 from cometmq.insight import message_json
 from cometmq.insight.changes.replays import Pace, concerns_message
@@ -25,6 +27,9 @@ from cometmq.remoting.errors import UNREADABLE_JSON, CometError
 
 BATCH_COUNT: Final = 64
 BATCH_BYTES: Final = 256 << 10
+DIFFERENCES_MAX: Final = 20
+"""Number of differences that are described."""
+SHOWN_S: Final = 0.01
 QUEUES_MAX: Final = 8
 """Target queues that are written at the same time; each holds one batch."""
 
@@ -51,8 +56,12 @@ class Sending:
         *,
         rate: float | None,
         patience_s: float,
+        has_proof: bool,
     ) -> None:
-        """Send `rate` messages per second; wait `patience_s` for brokers that do not answer."""
+        """Send `rate` messages per second; wait `patience_s` for brokers that do not answer. With
+        `has_proof`, read all messages back, and compare them with the backup.
+        """
+        self._has_proof = has_proof
         self.repeated_count = 0
         """Number of messages of which an unanswered attempt may store another copy."""
         self._admin, self._producer = admin, producer
@@ -60,6 +69,7 @@ class Sending:
         self._pace = None if rate is None else Pace(rate)
         self._patience_s = patience_s
         self._cuts = cuts_of(folder)
+        self._masters: dict[MessageQueue, BrokerAdmin] = {}
         self._begun: set[MessageQueue] = set()
         """Queues into which this run has sent."""
 
@@ -112,10 +122,11 @@ class Sending:
             for item in items:
                 await self._batch(file, [item], target)
             return
+        differ = await self._differing(items, target, offset) if self._has_proof else -1
         self._progress.add(
             Batch(
                 file=file, line=first.line, count=len(items), first=first.position.queue_offset,
-                broker=target.broker, queue=target.queue, offset=offset,
+                broker=target.broker, queue=target.queue, offset=offset, differ=differ,
             )
         )  # fmt: skip
 
@@ -158,7 +169,7 @@ class Sending:
     async def _found(self, messages: Sequence[Message], target: Target) -> int | None:
         """Return the offset at which an earlier attempt has stored a batch, or None."""
         place = target.place
-        broker = await master_of(self._admin, place)
+        broker = await self._master(place)
         at, end = self._progress.end_of(place), await broker.max_offset(place.topic, place.queue_id)
         ids = [it.message_id for it in messages]
         seen: list[MessageExt] = []
@@ -175,6 +186,61 @@ class Sending:
             empty.check(answer)
             at = answer.next_offset
         return None
+
+    async def _differing(self, items: Sequence[Item], target: Target, offset: int) -> int:
+        """Read a batch back; print how its messages differ, and return how many do."""
+        found: dict[int, MessageExt] = {}
+        at, deadline = offset, monotonic() + self._patience_s
+        while at < offset + len(items):
+            try:
+                broker = await self._master(target.place)
+                answer = await broker.pull(target.topic, target.queue, at)
+            except CometError as error:
+                self._masters.pop(target.place, None)
+                if not may_pass(error) or monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+                continue
+            found |= {it.queue_offset: it for it in answer.messages}
+            if answer.next_offset <= at:  # brokers of RocketMQ show a message a little later
+                if monotonic() >= deadline:
+                    break
+                await asyncio.sleep(SHOWN_S)
+            at = max(at, answer.next_offset)
+        pairs = [
+            (number, difference)
+            for number, item in enumerate(items, offset)
+            if item.message is not None
+            and (difference := difference_of(item.message, found.get(number)))
+        ]
+        where = f"{target.topic}, queue {target.broker}:{target.queue}, offset"
+        left = max(0, DIFFERENCES_MAX - self._progress.differing_count)
+        print_notes(f"{where} {number}: {difference}" for number, difference in pairs[:left])
+        return len(pairs)
+
+    async def _master(self, place: MessageQueue) -> BrokerAdmin:
+        if place not in self._masters:
+            self._masters[place] = await master_of(self._admin, place)
+        return self._masters[place]
+
+
+def difference_of(wanted: Message, found: MessageExt | None) -> str:
+    """Return how a stored message differs from the one in the backup; empty if it does not."""
+    if found is None:
+        return f"the message {wanted.message_id} is not there"
+    if isinstance(found, DamagedMessage):
+        return f"the message {found.message_id} is damaged"
+    own = tuple(key for key in found.keys if key != found.message_id)
+    parts = {
+        "id": (wanted.message_id, found.message_id),
+        "body": (wanted.body, found.body),
+        "tag": (wanted.tag or None, found.tag),
+        "keys": (tuple(wanted.keys), own),
+        "properties": (dict(wanted.properties), found.user_properties),
+        "flag": (wanted.flag, found.flag),
+    }
+    names = [name for name, (one, other) in parts.items() if one != other]
+    return f"{' and '.join(names)} of {wanted.message_id} differ" if names else ""
 
 
 def cuts_of(folder: Folder) -> dict[QueueKey, set[int]]:
