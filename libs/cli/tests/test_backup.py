@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cometmq.cli.archives import backup, segments, sending
-from cometmq.cli.archives.copying import Copy
+from cometmq.cli.archives.copying import Reader
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import wait_until
 
@@ -142,7 +142,7 @@ def test_a_dry_run_counts_and_writes_nothing(ask, topic, filled, tmp_path):
 def test_a_backup_that_failed_goes_on_where_it_ended(ask, topic, filled, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 500)
     answers = []
-    original = Copy._pulled
+    original = Reader.pull
 
     async def pulled(self, key, at):
         answers.append(key)
@@ -152,7 +152,7 @@ def test_a_backup_that_failed_goes_on_where_it_ended(ask, topic, filled, tmp_pat
 
     folder = tmp_path / "b"
     with monkeypatch.context() as patch:
-        patch.setattr(Copy, "_pulled", pulled)
+        patch.setattr(Reader, "pull", pulled)
         failed = ask("backup", folder, topic)
     assert failed.status == 1
     assert "No space left on device; repeat the command to go on" in failed.err
@@ -397,7 +397,7 @@ def interrupted(ask, folder, *args):
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Copy, "_pulled", pulled)
+        patch.setattr(Reader, "pull", pulled)
         assert ask("backup", folder, *args).status == 1
 
 

@@ -19,6 +19,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, CommandError, Outage
 
 PAUSE_S: Final = 0.5
+FIRST_PAUSE_S: Final = 0.01
 
 
 def may_pass(error: CometError) -> bool:
@@ -29,45 +30,77 @@ def may_pass(error: CometError) -> bool:
     return isinstance(error, Outage | NoRoute)
 
 
-async def brokers_of(admin: AdminClient, topic: str) -> dict[str, dict[int, BrokerAdmin]]:
-    """Return the brokers that have a topic now, by name and id.
+async def broker_of(
+    admin: AdminClient, topic: str, name: str, *, is_master: bool = False
+) -> BrokerAdmin:
+    """Return the master of a broker that has a topic now, or a slave if it has none.
 
     Brokers without a master are not reported as missing, because an election may soon end.
     """
     route = await admin.namesrv.route(topic)
     if route is None:
         raise no_route(topic)
-    return {
-        data.broker_name: {
-            number: admin.broker(address, name=data.broker_name)
-            for number, address in data.broker_addrs.items()
-        }
-        for data in route.broker_datas
-    }
-
-
-async def reader_of(admin: AdminClient, topic: str, name: str) -> BrokerAdmin:
-    """Return the master of a broker, or a slave if it has none now."""
-    found = (await brokers_of(admin, topic)).get(name)
-    if not found:
+    found = {it.broker_name: it.broker_addrs for it in route.broker_datas}.get(name, {})
+    if not found or (is_master and MASTER_ID not in found):
         raise broker_missing(name)
-    return found[min(found)]
-
-
-async def master_of(admin: AdminClient, place: MessageQueue) -> BrokerAdmin:
-    """Return the master of a queue."""
-    found = (await brokers_of(admin, place.topic)).get(place.broker_name, {})
-    if MASTER_ID not in found:
-        raise broker_missing(place.broker_name)
-    return found[MASTER_ID]
-
-
-QUEUES_MAX: Final = 4
-"""Queues that are read at the same time: each holds one answer of at most 32 messages."""
+    return admin.broker(found[min(found)], name=name)
 
 
 class _Behind(ClientError, Outage):
     """A broker lacks messages that existed when the backup began."""
+
+
+class Reader:
+    """Reads queues; waits while brokers are down, busy, or electing a master."""
+
+    def __init__(self, admin: AdminClient, patience_s: float, *, is_master: bool = False) -> None:
+        """Wait `patience_s` for a broker; with `is_master`, read from masters only."""
+        self._admin = admin
+        self._patience_s = patience_s
+        self._is_master = is_master
+        self._brokers: dict[tuple[str, str], BrokerAdmin] = {}
+
+    async def broker(self, topic: str, name: str) -> BrokerAdmin:
+        """Return the broker to read from."""
+        if (topic, name) not in self._brokers:
+            self._brokers[topic, name] = await broker_of(
+                self._admin, topic, name, is_master=self._is_master
+            )
+        return self._brokers[topic, name]
+
+    async def pull(self, key: QueueKey, at: int) -> Pulled:
+        """Retry until a broker has the message at `at`.
+
+        After a failover, the messages come from another broker, which may be behind the old master.
+        RocketMQ's brokers show a message a little after they have confirmed it.
+        """
+        topic, name, queue = key
+        deadline, pause_s = monotonic() + self._patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                broker = await self.broker(topic, name)
+                found = await broker.pull(topic, queue, at)
+                if found.next_offset > at:
+                    return found
+                raise _Behind(
+                    f"{broker.address} does not have offset {at} of {topic}, queue {queue}; a slave"
+                    " may be behind its master"
+                )
+            except CometError as error:
+                self._brokers.pop((topic, name), None)
+                if not may_pass(error):
+                    raise
+                if monotonic() >= deadline:
+                    raise ClientError(
+                        f"broker {name} was not read to the end: {error}; gave up after"
+                        f" {self._patience_s:g} s (--timeout); repeat the command to go on"
+                    ) from error
+            await asyncio.sleep(min(pause_s, PAUSE_S))
+            pause_s *= 2
+
+
+QUEUES_MAX: Final = 4
+"""Queues that are read at the same time: each holds one answer of at most 32 messages."""
 
 
 class Copy:
@@ -77,11 +110,9 @@ class Copy:
         self, admin: AdminClient, folder: Folder, *, rate: float | None, patience_s: float
     ) -> None:
         """Wait `patience_s` for a broker that does not answer; copy `rate` messages per second."""
-        self._admin = admin
+        self._reader = Reader(admin, patience_s)
         self._folder = folder
         self._pace = Pace(rate) if rate is not None else None
-        self._patience_s = patience_s
-        self._brokers: dict[tuple[str, str], BrokerAdmin] = {}
         self._room = asyncio.Semaphore(QUEUES_MAX)
         self._number = folder.next_number()
         self.message_count = folder.message_count
@@ -133,7 +164,7 @@ class Copy:
     ) -> None:
         """Pull once, and write the messages that the plan includes."""
         plan, at = self._folder.plan, writer.next
-        found = await self._pulled(key, at)
+        found = await self._reader.pull(key, at)
         empty.check(found)
         for message in found.messages:
             stored_ms = message.store_timestamp
@@ -150,40 +181,3 @@ class Copy:
             writer.missing_count += after - at
         self.done_offsets += after - at
         writer.next = after
-
-    async def _pulled(self, key: QueueKey, at: int) -> Pulled:
-        """Retry until a broker has the message at `at`.
-
-        After a failover, the messages come from another broker, which may be behind the old master.
-        """
-        topic, name, queue = key
-        deadline = monotonic() + self._patience_s
-        while True:
-            try:
-                broker = await self._broker(topic, name)
-                found = await broker.pull(topic, queue, at)
-                if found.next_offset > at:
-                    return found
-                raise _Behind(
-                    f"{broker.address} does not have offset {at} of {topic}, queue {queue}; a slave"
-                    " may be behind its master"
-                )
-            except CometError as error:
-                self._brokers.pop((topic, name), None)
-                if not may_pass(error):
-                    raise
-                if monotonic() >= deadline:
-                    raise _unanswered(name, self._patience_s, error) from error
-            await asyncio.sleep(PAUSE_S)
-
-    async def _broker(self, topic: str, name: str) -> BrokerAdmin:
-        if (topic, name) not in self._brokers:
-            self._brokers[topic, name] = await reader_of(self._admin, topic, name)
-        return self._brokers[topic, name]
-
-
-def _unanswered(name: str, patience_s: float, error: CometError) -> CometError:
-    return ClientError(
-        f"broker {name} was not read to the end: {error}; gave up after {patience_s:g} s"
-        " (--timeout); repeat the command to go on"
-    )

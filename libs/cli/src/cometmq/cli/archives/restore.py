@@ -15,7 +15,7 @@ import typer
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.archives import progress as progresses
 from cometmq.cli.archives.backup import Rate, Timeout
-from cometmq.cli.archives.copying import master_of
+from cometmq.cli.archives.copying import broker_of
 from cometmq.cli.archives.form import Folder, QueueKey, TopicPlan, load
 from cometmq.cli.archives.progress import Head, Progress, Target
 from cometmq.cli.archives.segments import check
@@ -77,7 +77,7 @@ class TopicPlace(msgspec.Struct, frozen=True):
         found = []
         for key, queue in assigned(self.plan, queues).items():
             if queue not in ends:
-                broker = await master_of(admin, queue)
+                broker = await broker_of(admin, self.topic, queue.broker_name, is_master=True)
                 ends[queue] = await broker.max_offset(queue.topic, queue.queue_id)
             target = Target(self.topic, queue.broker_name, queue.queue_id, ends[queue])
             found.append((key, target))

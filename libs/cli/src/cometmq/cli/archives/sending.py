@@ -9,14 +9,13 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli.archives.copying import PAUSE_S, master_of, may_pass
+from cometmq.cli.archives.copying import PAUSE_S, Reader, may_pass
 from cometmq.cli.archives.form import Folder, QueueKey, Segment, by_queue
 from cometmq.cli.archives.progress import Batch, Progress, Target
 from cometmq.cli.archives.segments import Position, lines_of
 from cometmq.cli.output import print_notes
 from cometmq.client import Message, MessageExt, Producer
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
 from cometmq.client.message import DamagedMessage
 from cometmq.client.transfer.pulled import EmptyAnswers
@@ -29,7 +28,6 @@ BATCH_COUNT: Final = 64
 BATCH_BYTES: Final = 256 << 10
 DIFFERENCES_MAX: Final = 20
 """Number of differences that are described."""
-SHOWN_S: Final = 0.01
 QUEUES_MAX: Final = 8
 """Target queues that are written at the same time; each holds one batch."""
 
@@ -64,12 +62,12 @@ class Sending:
         self._has_proof = has_proof
         self.repeated_count = 0
         """Number of messages of which an unanswered attempt may store another copy."""
-        self._admin, self._producer = admin, producer
+        self._reader = Reader(admin, patience_s, is_master=True)
+        self._producer = producer
         self._folder, self._progress = folder, progress
         self._pace = None if rate is None else Pace(rate)
         self._patience_s = patience_s
         self._cuts = cuts_of(folder)
-        self._masters: dict[MessageQueue, BrokerAdmin] = {}
         self._begun: set[MessageQueue] = set()
         """Queues into which this run has sent."""
 
@@ -169,7 +167,7 @@ class Sending:
     async def _found(self, messages: Sequence[Message], target: Target) -> int | None:
         """Return the offset at which an earlier attempt has stored a batch, or None."""
         place = target.place
-        broker = await self._master(place)
+        broker = await self._reader.broker(place.topic, place.broker_name)
         at, end = self._progress.end_of(place), await broker.max_offset(place.topic, place.queue_id)
         ids = [it.message_id for it in messages]
         seen: list[MessageExt] = []
@@ -190,23 +188,11 @@ class Sending:
     async def _differing(self, items: Sequence[Item], target: Target, offset: int) -> int:
         """Read a batch back; print how its messages differ, and return how many do."""
         found: dict[int, MessageExt] = {}
-        at, deadline = offset, monotonic() + self._patience_s
+        at = offset
         while at < offset + len(items):
-            try:
-                broker = await self._master(target.place)
-                answer = await broker.pull(target.topic, target.queue, at)
-            except CometError as error:
-                self._masters.pop(target.place, None)
-                if not may_pass(error) or monotonic() >= deadline:
-                    raise
-                await asyncio.sleep(PAUSE_S)
-                continue
+            answer = await self._reader.pull((target.topic, target.broker, target.queue), at)
             found |= {it.queue_offset: it for it in answer.messages}
-            if answer.next_offset <= at:  # brokers of RocketMQ show a message a little later
-                if monotonic() >= deadline:
-                    break
-                await asyncio.sleep(SHOWN_S)
-            at = max(at, answer.next_offset)
+            at = answer.next_offset
         pairs = [
             (number, difference)
             for number, item in enumerate(items, offset)
@@ -217,11 +203,6 @@ class Sending:
         left = max(0, DIFFERENCES_MAX - self._progress.differing_count)
         print_notes(f"{where} {number}: {difference}" for number, difference in pairs[:left])
         return len(pairs)
-
-    async def _master(self, place: MessageQueue) -> BrokerAdmin:
-        if place not in self._masters:
-            self._masters[place] = await master_of(self._admin, place)
-        return self._masters[place]
 
 
 def difference_of(wanted: Message, found: MessageExt | None) -> str:
