@@ -68,12 +68,3 @@ async def test_an_injected_refusal_is_that_of_a_real_broker(cluster: MemoryClust
             await producer.send(Message("T", b"x"), timeout_ms=60_000)
     assert not isinstance(caught.value, Outage)
     assert cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] == 1
-
-
-async def test_a_refusal_of_a_real_broker_is_injected_unchanged(cluster: MemoryCluster) -> None:
-    remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
-    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, AccessDenied(remark))
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(AccessDenied) as caught:
-            await producer.send(Message("T", b"x"), timeout_ms=60_000)
-    assert caught.value.remark == remark

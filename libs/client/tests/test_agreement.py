@@ -170,8 +170,3 @@ def test_comparisons_come_shortly_before_heartbeats(
     checks = agreement.Agreement(parts)
     checks._round = rounds
     assert checks._pause_ms() == pause_ms
-
-
-def test_only_some_members_of_a_large_group_are_named() -> None:
-    assert agreement._named(["a", "b"]) == "a,b"
-    assert agreement._named(["a", "b", "c", "d", "e"]) == "a,b,c and 2 more"

@@ -226,16 +226,6 @@ async def test_damaged_offsets_refuse_the_start(
     assert sorted(await consumed_once(cluster, tmp_path, b"2")) == [b"0", b"1", b"2"]
 
 
-async def test_a_damaged_file_without_a_backup_refuses_the_start(
-    cluster: MemoryCluster, tmp_path: Path
-) -> None:
-    path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    with pytest.raises(OffsetsUnreadable, match="the file is empty"):
-        await broadcast(cluster, Recorder(), tmp_path).start()
-
-
 async def test_the_backup_replaces_a_damaged_file_and_is_logged(
     cluster: MemoryCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,23 +9,14 @@ import pytest
 
 from cometmq.client import (
     ConsumeFrom,
-    PullConsumer,
     PushOptions,
-    ScheduledPull,
-    TransactionOptions,
-    TransactionProducer,
-    TransactionState,
 )
 from cometmq.client.consume.delivery import deliveries
-from cometmq.client.message import Message
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.handlers import ask
-from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.transport import tasks
 from cometmq.testing.client.listening import (
     FIRST,
-    QUEUE_0,
     Recorder,
     consumer_of,
     logged,
@@ -103,39 +94,6 @@ async def test_a_cancelled_call_is_not_returned_by_a_consumer_that_closes(
     assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 0
     async with consumer_of(cluster, again := Recorder(), FIRST):
         await eventually(lambda: again.bodies == [b"0"])
-
-
-async def test_checks_go_on(cluster: MemoryCluster, cancelled: Callable[[], list[str]]) -> None:
-    cluster.broker.may_check_transactions = False
-    check = CancelsFirst(TransactionState.COMMIT)
-    options = TransactionOptions(check_concurrency=1)
-    async with TransactionProducer("pg", cluster.namesrv, check=check, options=options) as producer:
-        await producer.begin(Message("T", b"order 1"))
-        ask(cluster.broker)
-        ask(cluster.broker)
-        await eventually(lambda: len(cluster.broker.ends) == 1)
-    assert check.calls == 2
-    assert len(cancelled()) == 1
-
-
-async def test_a_scheduled_call_is_made_again(
-    cluster: MemoryCluster, cancelled: Callable[[], list[str]]
-) -> None:
-    calls = 0
-
-    async def callback(_: PullConsumer, queue: MessageQueue) -> int:
-        nonlocal calls
-        if queue == QUEUE_0:
-            calls += 1
-            if calls == 1:
-                await cancel_this_task()
-        return 60_000
-
-    scheduled = ScheduledPull("cg", cluster.namesrv)
-    scheduled.register("T", callback)
-    async with scheduled:
-        await eventually(lambda: calls == 2)
-    assert len(cancelled()) == 1
 
 
 async def test_workers_end_when_all_tasks_are_cancelled(

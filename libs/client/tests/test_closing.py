@@ -13,7 +13,6 @@ from cometmq.client import (
     ClientStateError,
     ConsumeFrom,
     LitePullConsumer,
-    LitePullOptions,
     Message,
     MessageExt,
     MessageQueue,
@@ -158,23 +157,6 @@ async def test_a_scheduled_pull_cannot_close_itself(cluster: MemoryCluster) -> N
     assert all("`close` was called by the callback" in text for text in refusals)
 
 
-def test_a_blocking_scheduled_pull_cannot_close_its_consumer(served: MemoryCluster) -> None:
-    refusals: list[str] = []
-    done = threading.Event()
-
-    def callback(consumer: blocking.PullConsumer, _: MessageQueue) -> None:
-        with pytest.raises(ClientStateError) as caught:
-            consumer.close()
-        refusals.append(str(caught.value))
-        done.set()
-
-    scheduled = blocking.ScheduledPull("g", served.namesrv)
-    scheduled.register("T", callback)
-    with scheduled:
-        assert done.wait(60)
-    assert "`close` was called by the callback" in refusals[0]
-
-
 async def test_a_local_transaction_cannot_close_its_producer(cluster: MemoryCluster) -> None:
     async def execute(_: Message, __: object) -> TransactionState:
         with pytest.raises(ClientStateError, match="`close` was called by the transaction"):
@@ -186,18 +168,6 @@ async def test_a_local_transaction_cannot_close_its_producer(cluster: MemoryClus
         result = await producer.send_in_transaction(Message("T", b"x"))
         assert result.state is TransactionState.COMMIT
         await eventually(lambda: cluster.messages("T"))
-
-
-def test_a_blocking_transaction_cannot_close_its_producer(served: MemoryCluster) -> None:
-    def execute(_: Message, __: object) -> TransactionState:
-        with pytest.raises(ClientStateError, match="`close` was called by the transaction"):
-            producer.close()
-        return TransactionState.COMMIT
-
-    producer = blocking.TransactionProducer("pg", served.namesrv, check=lambda _: None)
-    with producer:
-        result = producer.send_in_transaction(Message("T", b"x"), execute=execute)
-    assert result.state is TransactionState.COMMIT
 
 
 # -- listeners that suppress their cancellation -----------------------------------------------
@@ -343,74 +313,6 @@ async def test_close_ends_although_on_revoked_suppresses_its_cancellation(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
-async def test_close_ends_although_on_assigned_suppresses_its_cancellation(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, kind: type[Any]
-) -> None:
-    stubborn = Stubborn()
-    consumer = member_of(kind, cluster)
-
-    @consumer.on_assigned
-    async def assigned(queues: list[MessageQueue]) -> None:
-        if queues[0].topic == "U":
-            await stubborn.run()
-
-    await consumer.start()
-    cluster.create_topic("U")
-    (consumer.register if kind is PullConsumer else consumer.subscribe)("U")
-    async with asyncio.timeout(60):
-        await stubborn.began.wait()
-    await closed_in_time(consumer)
-    assert "callback.abandoned group=g callback=on_assigned running_count=1" in caplog.text
-    await stubborn.release()
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_cancelled_start_ends_although_on_assigned_suppresses_its_cancellation(
-    cluster: MemoryCluster,
-) -> None:
-    stubborn = Stubborn()
-    consumer = member_of(PushConsumer, cluster)
-
-    @consumer.on_assigned
-    async def assigned(_: list[MessageQueue]) -> None:
-        await stubborn.run()
-
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        starting = group.create_task(consumer.start())
-        await stubborn.began.wait()
-        starting.cancel()
-    assert starting.cancelled()
-    await stubborn.release()
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_close_ends_although_on_queues_changed_suppresses_its_cancellation(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    stubborn = Stubborn()
-    consumer = LitePullConsumer(
-        "g", cluster.namesrv, options=LitePullOptions(queue_check_interval_ms=20)
-    )
-    consumer.assign([MessageQueue("T", "broker-a", 0)])
-
-    async def changed(_: str, __: list[MessageQueue]) -> None:
-        await stubborn.run()
-
-    consumer.on_queues_changed("T", changed)
-    await consumer.start()
-
-    def more_queues() -> bool:  # the first check, which reports no change, may come late
-        cluster.create_topic("T", queue_count=cluster.broker.queues.queue_counts["T"] + 1)
-        return stubborn.began.is_set()
-
-    await eventually(more_queues)
-    await closed_in_time(consumer)
-    assert "callback.abandoned group=g callback=on_queues_changed" in caplog.text
-    await stubborn.release()
-
-
-@pytest.mark.usefixtures("impatient")
 async def test_close_ends_although_a_scheduled_call_suppresses_its_cancellation(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -462,11 +364,5 @@ def test_a_client_has_no_id_before_the_start(kind: type[Any]) -> None:
 
 async def test_the_client_id_remains_readable_after_close(cluster: MemoryCluster) -> None:
     async with Producer("pg", cluster.namesrv) as producer:
-        client_id = producer.client_id
-    assert producer.client_id == client_id
-
-
-def test_the_client_id_of_a_blocking_client_remains_readable(served: MemoryCluster) -> None:
-    with blocking.Producer("pg", served.namesrv) as producer:
         client_id = producer.client_id
     assert producer.client_id == client_id

@@ -2,8 +2,6 @@
 """Closing a producer while requests wait for their replies."""
 
 import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +13,6 @@ from cometmq.client import (
     ProducerOptions,
     PushConsumer,
 )
-from cometmq.client import sync as blocking
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.testing.client.listening import FIRST
 
@@ -65,25 +62,3 @@ async def test_close_fails_a_request_that_gets_no_reply(cluster: MemoryCluster) 
         group.create_task(ask())
         await eventually(lambda: len(cluster.messages("T")) == 1)
         await producer.close()
-
-
-def test_a_synchronous_close_waits_for_the_reply_to_a_request(served: MemoryCluster) -> None:
-    def answer(messages: list[MessageExt]) -> None:
-        time.sleep(0.3)
-        for message in messages:
-            answers.reply(message, b"re:" + message.body)
-
-    consumer = blocking.PushConsumer("cg", served.namesrv, listener=answer, options=FIRST)
-    consumer.subscribe("T")
-    with (
-        blocking.Producer("answers", served.namesrv) as answers,
-        consumer,
-        blocking.Producer("pg", served.namesrv, options=PATIENT) as producer,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        request = threads.submit(producer.request, Message("T", b"ask"), 60_000)
-        deadline_s = time.monotonic() + 60
-        while not served.messages("T") and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        producer.close()
-        assert request.result(60).body == b"re:ask"

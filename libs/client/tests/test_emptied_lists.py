@@ -57,27 +57,6 @@ async def test_a_listener_may_empty_its_list(cluster: MemoryCluster, *, orderly:
     assert cluster.committed("cg", "T")[QUEUE_0] == 20
 
 
-@pytest.mark.parametrize("orderly", [False, True])
-async def test_a_plain_listener_that_empties_its_list_and_fails_gets_it_again(
-    cluster: MemoryCluster, *, orderly: bool
-) -> None:
-    options = PushOptions(
-        consume_from=FIRST, orderly=orderly, batch_count_max=5, suspend_queue_ms=10
-    )
-    await send(cluster, *texts(5))
-    bodies: list[bytes] = []
-
-    def listener(messages: list[MessageExt]) -> None:
-        first = messages[0]
-        bodies.extend(emptied(messages))
-        if not first.reconsume_times:
-            raise ValueError("again")
-
-    async with consumer_of(cluster, listener, options):
-        await eventually(lambda: len(bodies) == 10)
-    assert sorted(bodies) == sorted([b"%d" % number for number in range(5)] * 2)
-
-
 @pytest.mark.parametrize("way", ["poll", "batches"])
 async def test_a_polled_list_may_be_emptied(cluster: MemoryCluster, way: str) -> None:
     await send(cluster, *texts(20))

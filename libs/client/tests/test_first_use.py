@@ -14,18 +14,12 @@ from cometmq.client import (
     Message,
     MessageExt,
     MessageSelector,
-    Producer,
-    PullConsumer,
-    PullStatus,
-    PushConsumer,
     PushOptions,
     TransactionOptions,
     TransactionProducer,
     TransactionState,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.remoting.errors import command_error
-from cometmq.remoting.remarks import filter_refused
 from cometmq.testing.client.listening import QUEUE_0, KeptEvents, Recorder, consumer_of, send, texts
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -211,28 +205,4 @@ async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> No
     assert not log.of("message.dead")
 
 
-async def test_a_status_prints_as_its_name(cluster: MemoryCluster) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        status = (await producer.send(Message("T", b"x"))).status
-    assert f"{status} {status!s} {status:>8}" == "SEND_OK SEND_OK  SEND_OK"
-    assert f"{status:d} {status:03d} %d" % status == "0 000 0"
-    assert f"{PullStatus.NO_NEW}" == "NO_NEW"
-
-
 # -- values -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{"concurrency": 3}, LitePullOptions()])
-def test_options_of_another_class(options: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"the options must be PushOptions\(...\), not"):
-        PushConsumer("cg", listener=print, options=options)
-    with pytest.raises(InvalidArgument, match=r"the options must be PullOptions"):
-        PullConsumer("cg", options=options)
-    with pytest.raises(InvalidArgument, match=r"the options must be ProducerOptions"):
-        Producer("pg", options=options)
-
-
-def test_an_sql_refusal_names_the_setting() -> None:
-    refused = command_error(1, filter_refused("SQL92"))
-    assert "set enablePropertyFilter=true at every broker" in str(refused)
-    assert "cannot parse the filter" in str(command_error(23, "Encountered EOF"))

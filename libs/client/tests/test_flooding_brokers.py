@@ -35,19 +35,7 @@ def asks(code: int, ext: str = "{}", body: bytes = b"") -> bytes:
 
 
 REQUESTS: Final = {
-    "unknown": asks(9_999),
-    "notify": asks(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, '{"consumerGroup":"cg"}'),
     "info": asks(RequestCode.GET_CONSUMER_RUNNING_INFO, '{"consumerGroup":"cg","clientId":"c"}'),
-    "check": asks(
-        RequestCode.CHECK_TRANSACTION_STATE,
-        '{"tranStateTableOffset":"1","commitLogOffset":"1"}',
-        b"no message",
-    ),
-    "reset": asks(
-        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-        '{"topic":"T","group":"cg","timestamp":"1","isForce":"true"}',
-        b"{}",
-    ),
     "malformed": asks(RequestCode.CHECK_TRANSACTION_STATE, '{"commitLogOffset":"x"}'),
 }
 

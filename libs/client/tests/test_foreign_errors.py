@@ -23,7 +23,6 @@ from cometmq.client import (
     TransactionOptions,
     TransactionProducer,
     TransactionState,
-    sync,
 )
 from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.client.listener import ConsumeResult, ListenerCaller
@@ -54,9 +53,7 @@ FOREIGN = [
     pytest.param(error, id=type(error).__name__)
     for error in (
         Timeout("late"),
-        BaseException("bare"),
         GeneratorExit(),
-        pytest.fail.Exception("wrong body"),
         asyncio.CancelledError(),
     )
 ]
@@ -198,22 +195,6 @@ async def test_an_interrupted_local_transaction_stays_open_and_its_error_is_rais
 
 
 @each_error
-def test_an_interrupted_blocking_transaction_stays_open_and_its_error_is_raised(
-    served: MemoryCluster, events: Events, error: BaseException
-) -> None:
-    served.broker.may_check_transactions = False  # its question would be answered by a second end
-    with sync.TransactionProducer(
-        "pg", served.namesrv, check=lambda _: COMMIT, execute=Failing(error)
-    ) as producer:
-        with pytest.raises(type(error)) as caught:
-            producer.send_in_transaction(MESSAGE)
-        sync.loop_thread().run(eventually(lambda: len(served.broker.ends) == 1))
-    assert caught.value is error
-    assert served.broker.ends[0].commit_or_rollback == TRANSACTION_NONE
-    assert len(events("transaction.failed")) == 1
-
-
-@each_error
 async def test_hooks_have_no_effect(
     cluster: MemoryCluster, events: Events, error: BaseException
 ) -> None:
@@ -285,26 +266,6 @@ async def test_a_scheduled_call_is_made_again(
     scheduled.register("T", callback)
     async with scheduled:
         await eventually(lambda: calls > 1)
-    assert events("callback.failed")
-
-
-@each_error
-def test_a_scheduled_call_of_a_blocking_client_is_made_again(
-    served: MemoryCluster, events: Events, error: BaseException
-) -> None:
-    calls = 0
-
-    def callback(_: sync.PullConsumer, queue: MessageQueue) -> int:
-        nonlocal calls
-        if queue != QUEUE_0:
-            return 60_000
-        calls += 1
-        raise error
-
-    scheduled = sync.ScheduledPull("cg", served.namesrv)
-    scheduled.register("T", callback)
-    with scheduled:
-        sync.loop_thread().run(eventually(lambda: calls > 1))
     assert events("callback.failed")
 
 

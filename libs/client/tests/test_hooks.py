@@ -16,7 +16,6 @@ from cometmq.client import (
     PushOptions,
     TransactionProducer,
     TransactionState,
-    sync,
 )
 from cometmq.client.errors import (
     ClientStateError,
@@ -194,19 +193,6 @@ async def test_the_refusal_of_a_hook_is_raised_at_once(
     assert caught.value is refusal
     assert (hook.count, stats.sent_count, stats.failed_count) == (1, 0, 1)
     assert not cluster.messages("T")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_refusal_of_a_hook_is_raised_at_once_by_blocking_producers(form: str) -> None:
-    hook = Refusing(InvalidArgument("no"))
-    with MemoryCluster() as cluster:
-        cluster.create_topic("T")
-        producer = sync.TransactionProducer("pg", cluster.namesrv, check=commit, execute=commit)
-        producer.add_forbidden_hook(hook)
-        with producer, pytest.raises(InvalidArgument, match="no"):
-            FORMS[form](producer)
-        assert not cluster.messages("T")
-    assert hook.count == 1
 
 
 async def test_a_hook_may_refuse_a_message_for_now(cluster: MemoryCluster) -> None:

@@ -23,7 +23,6 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.testing.client.listening import logged
 
 FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
-LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 QUEUE_0 = MessageQueue("T", "broker-a", 0)
 
 
@@ -248,13 +247,6 @@ async def test_positions_move_inside_the_queue(stored: MemoryCluster) -> None:
             await consumer.seek(MessageQueue("T", "broker-a", 99), 0)
 
 
-async def test_a_moment_has_an_offset(stored: MemoryCluster) -> None:
-    first = stored.messages("T")[0].store_timestamp
-    async with consumer_of(stored) as consumer:
-        assert await consumer.offset_for_timestamp(QUEUE_0, first) == 0
-        assert await consumer.offset_for_timestamp(QUEUE_0, first + 60_000) == 24  # the newest
-
-
 async def test_one_queue_or_a_list_is_paused_and_moved(stored: MemoryCluster) -> None:
     foreign = MessageQueue("T", "broker-a", 99)
     async with consumer_of(stored) as consumer:
@@ -307,33 +299,6 @@ async def test_assigned_queues_need_no_group(stored: MemoryCluster) -> None:
         assert len(await consumer.queues_of("T")) == 4
     with pytest.raises(ClientStateError, match="not both"):
         consumer_of(stored).assign([QUEUE_0])
-
-
-@pytest.mark.parametrize("auto_commit", [True, False])
-async def test_offsets_are_stored_before_the_queues_are_shared_anew(
-    stored: MemoryCluster, auto_commit: bool
-) -> None:
-    """A new member looks up the offsets of its queues while the others still own them."""
-    options = msgspec.structs.replace(
-        FIRST, auto_commit=auto_commit, auto_commit_interval_ms=600_000
-    )
-    async with consumer_of(stored, options) as consumer:
-        seen = await consumer.poll(60_000)
-        await consumer.poll(0)  # requesting the next ones consumes the first ones
-        asked = stored.broker.requests[LIST]
-        stored.broker.notify("lg")  # a member has joined
-        await eventually(lambda: stored.broker.requests[LIST] > asked)
-        if auto_commit:
-            await eventually(lambda: stored.committed("lg", "T")[QUEUE_0] >= len(seen) > 0)
-        else:
-            assert not stored.committed("lg", "T").get(QUEUE_0)
-
-
-async def test_members_share_the_queues(stored: MemoryCluster) -> None:
-    first, second = consumer_of(stored), consumer_of(stored)
-    async with first, second:
-        await eventually(lambda: len(first.queues) == len(second.queues) == 2)
-        assert first.client_id.endswith("@STREAM")
 
 
 async def test_no_more_is_pulled_ahead_than_wanted(stored: MemoryCluster) -> None:

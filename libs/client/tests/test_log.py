@@ -32,7 +32,6 @@ from cometmq.client import (
     TransactionOptions,
     TransactionProducer,
     WrongServer,
-    sync,
 )
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
@@ -51,8 +50,6 @@ from cometmq.testing.client.listening import (
     send,
     texts,
 )
-
-Facts = dict[str, Any]
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
@@ -203,19 +200,6 @@ async def test_a_listener_that_raises_logs_one_traceback(
     check_one_traceback(caplog, len(seen))
 
 
-def test_a_listener_of_a_blocking_consumer_logs_one_traceback(
-    served: MemoryCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[bytes] = []
-    consumer = sync.PushConsumer("cg", served.namesrv, listener=raising(seen), options=FIRST)
-    consumer.subscribe("T")
-    with consumer, sync.Producer("pg", served.namesrv) as producer:
-        for message in texts(20):
-            producer.send(message)
-        served.run(eventually(lambda: len(seen) >= 20))
-    check_one_traceback(caplog, len(seen))
-
-
 @pytest.mark.parametrize(
     ("options", "result", "text"),
     [
@@ -328,10 +312,6 @@ async def test_a_broker_is_no_name_server(cluster: MemoryCluster) -> None:
     async with Producer("pg", cluster.broker.address, options=options) as producer:
         with pytest.raises(WrongServer, match="is a broker, not a name server"):
             await producer.send(Message("T", b"x"), queue=QUEUE_0)
-
-
-def test_the_log_is_that_of_clients_by_default() -> None:
-    assert Producer("pg", "127.0.0.1:1")._log._log is PROGRAM_LOG
 
 
 # -- brokers ----------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ import sys
 import pytest
 
 from cometmq.client import AdminClient, BrokerMissing, InvalidArgument, Message, Producer
-from cometmq.client.namespace import unique_ids
-from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.codes import RequestCode
@@ -35,12 +33,6 @@ def test_a_forked_child_makes_other_ids() -> None:
     assert len(before) == len(child) == 32
     assert child[:20] != before[:20]
     assert parent[:20] == before[:20]
-
-
-def test_two_generators_of_a_process_differ() -> None:
-    first, second = (unique_ids(ClientOptions(client_ip="::1")) for _ in range(2))
-    assert len(first.next_id()) == 56
-    assert first.next_id()[:-12] != second.next_id()[:-12]
 
 
 async def test_all_attempts_of_a_send_have_one_id(cluster: MemoryCluster) -> None:

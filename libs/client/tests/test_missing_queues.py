@@ -2,7 +2,6 @@
 """Offsets of missing queues are refused, because brokers answer 0 for them and store any offset."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PullOptions,
-    sync,
 )
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
@@ -67,25 +65,6 @@ async def test_every_client_refuses_a_missing_queue(
             with pytest.raises(InvalidArgument) as caught:
                 await call()
             assert (number, str(caught.value)) == (number, text)
-
-
-@pytest.mark.parametrize(("queue", "text"), MISSING)
-def test_blocking_clients_refuse_a_missing_queue(queue: MessageQueue, text: str) -> None:
-    with (
-        MemoryCluster() as cluster,
-        sync.AdminClient(cluster.namesrv) as admin,
-        sync.PullConsumer("cg", cluster.namesrv) as consumer,
-    ):
-        cluster.create_topic("T")
-        calls: list[Callable[[], object]] = [
-            lambda: admin.call(lambda it: it.max_offset(queue)),
-            lambda: consumer.max_offset(queue),
-            lambda: consumer.fetch_offset(queue),
-        ]
-        for call in calls:
-            with pytest.raises(InvalidArgument) as caught:
-                call()
-            assert str(caught.value) == text
 
 
 async def test_bounds_are_known_without_an_earlier_call(cluster: MemoryCluster) -> None:
@@ -145,44 +124,12 @@ async def test_an_offset_that_was_dropped_at_an_interval_fails_the_next_commit(
     assert caplog.text.count("is beyond the end") == 2
 
 
-@pytest.mark.parametrize("wrong", [-1, True, "3", 1.5, None])
-async def test_an_offset_is_a_whole_number(cluster: MemoryCluster, wrong: Any) -> None:
-    async with PullConsumer("cg", cluster.namesrv) as consumer:
-        with pytest.raises(InvalidArgument, match="offset must be a whole number of at least 0"):
-            consumer.update_offset(QUEUE_0, wrong)
-        assert await consumer.fetch_offset(QUEUE_0) == 0
-
-
 async def test_the_offset_of_a_missing_queue_is_not_committed(cluster: MemoryCluster) -> None:
     async with PullConsumer("cg", cluster.namesrv) as consumer:
         consumer.update_offset(BEYOND, 0)
         with pytest.raises(InvalidArgument, match="has no queue 4 at broker-a"):
             await consumer.commit()
     assert cluster.committed("cg", "T") == {}
-
-
-async def test_no_way_of_storing_takes_an_offset_beyond_the_end(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = PullOptions(persist_offset_interval_ms=20)
-    consumer = PullConsumer("cg", cluster.namesrv, options=options)
-    consumer.register("T")
-    async with consumer:
-        await eventually(lambda: len(consumer.queues) == 4)
-        consumer.update_offset(QUEUE_0, 9)
-        await eventually(lambda: "the offset 9 is beyond the end of queue 0" in caplog.text)
-        await consumer.unsubscribe("T")
-        assert await consumer.fetch_offset(QUEUE_0) == 0
-        consumer.update_offset(QUEUE_0, 8)
-    assert cluster.committed("cg", "T") == {}
-
-
-def test_a_blocking_commit_refuses_an_offset_beyond_the_end() -> None:
-    with MemoryCluster() as cluster, sync.PullConsumer("cg", cluster.namesrv) as consumer:
-        cluster.create_topic("T")
-        consumer.update_offset(QUEUE_0, 1)
-        with pytest.raises(InvalidArgument, match="give one of at most 0, the end"):
-            consumer.commit()
 
 
 async def test_a_known_end_costs_no_request(cluster: MemoryCluster) -> None:

@@ -23,7 +23,6 @@ from cometmq.client import (
     SendResult,
     TransactionOptions,
     TransactionProducer,
-    sync,
 )
 from cometmq.client.errors import no_route, read_only
 from cometmq.client.testing import MemoryCluster, eventually
@@ -95,18 +94,6 @@ async def test_a_misspelt_topic_has_no_route(
         with pytest.raises(NoRoute, match=NO_TOPIC):  # no send has made it up
             await producer.queues("Orderz")
     assert "Orderz" not in strict.topics()
-
-
-def test_a_misspelt_topic_has_no_route_for_blocking_producers() -> None:
-    with (
-        MemoryCluster(may_create_topics=False) as cluster,
-        sync.Producer("pg", cluster.namesrv, options=PATIENT) as producer,
-    ):
-        for call in (producer.send, producer.send_oneway):
-            with pytest.raises(NoRoute, match=REFUSED):
-                call(Message("Orderz", b"x"))
-        with pytest.raises(NoRoute, match=NO_TOPIC):
-            producer.queues("Orderz")
 
 
 async def test_the_refusal_names_the_brokers(pair: MemoryCluster) -> None:

@@ -58,13 +58,6 @@ def test_names_of_other_namespaces_stay() -> None:
     assert without_namespace("%RETRY%g") == "%RETRY%g"
 
 
-def test_an_empty_namespace_changes_no_name() -> None:
-    queue = MessageQueue("T", "b", 1)
-    assert Namespace().wrap("T") == Namespace().unwrap("T") == "T"
-    assert Namespace().wrap_queue(queue) is Namespace().unwrap_queue(queue) is queue
-    assert NS.unwrap_queue(NS.wrap_queue(queue)) == queue
-
-
 @pytest.mark.parametrize(
     ("namesrv", "name"),
     [

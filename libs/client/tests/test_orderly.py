@@ -9,7 +9,6 @@ import pytest
 
 from cometmq.client import (
     ConsumeFrom,
-    ConsumeResult,
     Message,
     MessageExt,
     MessageModel,
@@ -200,14 +199,6 @@ async def test_an_unreadable_message_is_buried_in_its_place(cluster: MemoryClust
         await eventually(lambda: seen.bodies == [b"before", b"after"])
     assert len(cluster.broker.dead) == 1
     assert cluster.committed("cg", "T")[QUEUE_0] == 3
-
-
-async def test_results_of_the_other_kind_are_refused(cluster: MemoryCluster) -> None:
-    seen = Recorder(lambda m: ConsumeResult.RECONSUME_LATER if m[0].reconsume_times == 0 else None)
-    await send(cluster, Message("T", b"x"))
-    async with orderly(cluster, seen) as consumer:
-        await eventually(lambda: consumer.stats().consumed_count == 1)
-        assert consumer.stats().failed_count == 1
 
 
 # -- holding and rolling back -----------------------------------------------------------------

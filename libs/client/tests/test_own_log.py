@@ -9,7 +9,6 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
-    InvalidArgument,
     LitePullConsumer,
     Message,
     Producer,
@@ -18,7 +17,6 @@ from cometmq.client import (
     ScheduledPull,
     TransactionProducer,
     TransactionState,
-    sync,
 )
 from cometmq.client.log import LoggerLog, StandardLogger, log_of
 from cometmq.client.testing import MemoryCluster
@@ -68,16 +66,3 @@ def test_a_level_that_is_off_is_not_logged(caplog: pytest.LogCaptureFixture) -> 
     log.info("a.b")
     log.warning("a.b")
     assert caplog.records == []
-
-
-@pytest.mark.parametrize("make", CLIENTS)
-@pytest.mark.parametrize("log", ["app", print, logging, logging.Logger, logging.NullHandler()])
-def test_other_objects_are_refused(make: Callable[[Any], object], log: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"^log must be a logger of the module logging, "):
-        make(log)
-
-
-def test_a_blocking_client_without_a_log_starts() -> None:
-    with MemoryCluster() as cluster, sync.Producer("pg", cluster.namesrv, log=None) as producer:
-        producer.send(Message("T", b"x"), timeout_ms=60_000)
-        assert len(cluster.messages("T")) == 1

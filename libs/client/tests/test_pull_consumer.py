@@ -62,13 +62,6 @@ async def test_a_waiting_pull_gets_the_first_message(cluster: MemoryCluster) -> 
     assert [message.body for message in waiting.result().messages] == [b"x"]
 
 
-async def test_a_blocking_pull_times_out(cluster: MemoryCluster) -> None:
-    options = PullOptions(suspend_ms=20)
-    async with PullConsumer("pull", cluster.namesrv, options=options) as consumer:
-        found = await consumer.pull_block_if_not_found(QUEUE_0, 0)
-    assert found.status is PullStatus.NO_NEW
-
-
 async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
     await send(cluster, *texts(7))
     async with PullConsumer("pull", cluster.namesrv) as consumer:
@@ -235,17 +228,6 @@ async def test_calls_begin_when_the_consumer_has_started(cluster: MemoryCluster)
     async with scheduled:
         await eventually(lambda: len(seen) >= 8)
     assert all(seen)
-
-
-async def test_another_member_continues_where_we_were(cluster: MemoryCluster) -> None:
-    seen: list[bytes] = []
-    for round_number in range(2):
-        scheduled = ScheduledPull("pull", cluster.namesrv)
-        scheduled.register("T", lambda consumer, queue: consume(consumer, queue, seen))
-        async with scheduled:
-            await send(cluster, *texts(3))
-            await eventually(lambda n=round_number: len(seen) == 3 * (n + 1))  # type: ignore[misc]
-    assert seen == [b"0", b"1", b"2"] * 2
 
 
 async def test_a_failing_call_is_made_again_and_calls_are_bounded(cluster: MemoryCluster) -> None:

@@ -4,8 +4,6 @@
 import asyncio
 import threading
 
-import pytest
-
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
@@ -133,25 +131,6 @@ async def test_a_failed_message_is_redelivered_with_its_topic(cluster: MemoryClu
     assert cluster.committed("cg", "T")[QUEUE_0] == 1
 
 
-@pytest.mark.parametrize("wrong", [True, "ok", 1])
-async def test_a_wrong_answer_is_a_failure(cluster: MemoryCluster, wrong: object) -> None:
-    seen = Recorder(lambda messages: wrong if messages[0].reconsume_times == 0 else None)
-    async with consumer_of(cluster, seen) as consumer:
-        await send(cluster, Message("T", b"x"))
-        await eventually(lambda: consumer.stats().consumed_count == 1)
-    assert consumer.stats().failed_count == 1
-
-
-async def test_a_listener_that_cancels_itself_has_failed(cluster: MemoryCluster) -> None:
-    def answer(messages: list[MessageExt]) -> None:
-        if messages[0].reconsume_times == 0:
-            raise asyncio.CancelledError
-
-    async with consumer_of(cluster, Recorder(answer)) as consumer:
-        await send(cluster, Message("T", b"x"))
-        await eventually(lambda: consumer.stats().consumed_count == 1)
-
-
 async def test_messages_die_at_once_or_after_the_last_attempt(cluster: MemoryCluster) -> None:
     def answer(messages: list[MessageExt]) -> ConsumeResult:
         is_bad = messages[0].body == b"bad"
@@ -277,16 +256,6 @@ async def test_closing_waits_for_the_listener_and_commits(cluster: MemoryCluster
 
 
 # -- where to begin ---------------------------------------------------------------------------
-
-
-async def test_a_new_group_begins_at_the_end(cluster: MemoryCluster) -> None:
-    cluster.broker.young_queue_starts_at_zero = False
-    await send(cluster, Message("T", b"old"))
-    seen = Recorder()
-    async with consumer_of(cluster, seen, PushOptions()):
-        await send(cluster, Message("T", b"new"))
-        await eventually(lambda: seen.bodies)
-    assert seen.bodies == [b"new"]
 
 
 async def test_messages_between_two_runs_are_not_skipped(cluster: MemoryCluster) -> None:

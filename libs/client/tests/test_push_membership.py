@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
-    ClientStateError,
     ConsumeFrom,
     ConsumeResult,
-    InvalidArgument,
     Message,
     MessageExt,
     PushConsumer,
@@ -440,19 +438,6 @@ async def test_few_messages_are_consumed_directly_at_the_same_time(
 
 
 # -- life -------------------------------------------------------------------------------------
-
-
-async def test_a_consumer_starts_once_and_only_with_a_group(cluster: MemoryCluster) -> None:
-    with pytest.raises(InvalidArgument, match="DEFAULT_CONSUMER is reserved"):
-        PushConsumer("DEFAULT_CONSUMER", listener=Recorder())
-    with pytest.raises(InvalidArgument, match="contains no tag"):
-        consumer_of(cluster, Recorder()).subscribe("T", " || ")
-    consumer = consumer_of(cluster, Recorder())
-    with pytest.raises(ClientStateError):
-        consumer.suspend()
-    async with consumer:
-        with pytest.raises(ClientStateError, match="already been started"):
-            await consumer.start()
 
 
 async def test_heartbeats_are_answered_before_the_first_pull(cluster: MemoryCluster) -> None:

@@ -4,14 +4,6 @@
 import pytest
 
 from cometmq.client.consume.queues.rates import ConsumeRates
-from cometmq.client.listener import ConsumeResult
-
-
-def test_results_say_how_many_and_when() -> None:
-    assert ConsumeResult() == ConsumeResult.SUCCESS
-    assert ConsumeResult.later(5) == ConsumeResult(0, 5)
-    assert ConsumeResult.consumed(3, delay_level=2) == ConsumeResult(3, 2)
-    assert ConsumeResult.DEAD_LETTER.delay_level == -1
 
 
 def test_rates_cover_the_last_minute() -> None:
@@ -60,10 +52,3 @@ def test_an_idle_listener_shows_its_response_time_of_the_last_hour() -> None:
         rates.sample()
     status = rates.statuses()["T"]
     assert (status.consume_ok_tps, status.consume_rt) == (0, 30)
-
-
-def test_topics_without_messages_are_listed() -> None:
-    rates = ConsumeRates(lambda: 0)
-    rates.note("T", ok=1, failed=0, ms=1)
-    assert rates.statuses(["T", "%RETRY%g"]).keys() == {"T", "%RETRY%g"}
-    assert rates.statuses(["%RETRY%g"])["%RETRY%g"].pull_tps == 0

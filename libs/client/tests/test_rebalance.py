@@ -7,7 +7,6 @@ import pytest
 from cometmq.client.consume.queues.rebalance import (
     AllocateAveragely,
     AllocateByCircle,
-    AllocateByConfig,
     AllocateByConsistentHash,
     AllocateByMachineRoom,
     AllocateMachineRoomNearby,
@@ -51,12 +50,3 @@ def test_a_strategy_divides_as_java_does(name: str, strategy: AllocateStrategy) 
 def test_a_stranger_gets_nothing(name: str, strategy: AllocateStrategy) -> None:
     queues = [MessageQueue("T", "r1@a", queue_id) for queue_id in range(4)]
     assert strategy.allocate("stranger-r1", queues, ["one-r1", "two-r1"]) == []
-
-
-def test_the_name_of_the_nearby_strategy_tells_its_inner_one() -> None:
-    assert STRATEGIES[-1][1].name == "MACHINE_ROOM_NEARBY-AVG"
-
-
-def test_a_fixed_list_stays_fixed() -> None:
-    fixed = [MessageQueue("T", "a", 3)]
-    assert AllocateByConfig(fixed).allocate("me", [], []) == fixed

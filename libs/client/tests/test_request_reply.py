@@ -121,20 +121,6 @@ async def test_a_reply_is_not_sent_where_its_routing_is_lost(
     assert cluster.messages("c_REPLY_TOPIC") == []
 
 
-async def test_many_requests_get_their_own_replies(cluster: MemoryCluster) -> None:
-    async with (
-        Producer("requester", cluster.namesrv) as requester,
-        Producer("answers", cluster.namesrv) as answers,
-        replier(cluster, answers),
-        asyncio.TaskGroup() as group,
-    ):
-        tasks = [
-            group.create_task(requester.request(Message("T", b"%d" % number), 10_000))
-            for number in range(50)
-        ]
-    assert [task.result().body for task in tasks] == [b"re:%d" % number for number in range(50)]
-
-
 async def test_a_large_reply_travels_compressed(cluster: MemoryCluster) -> None:
     async with (
         Producer("requester", cluster.namesrv) as requester,
@@ -347,12 +333,6 @@ async def test_a_reply_that_a_broker_refuses_is_sent_again(cluster: MemoryCluste
         with pytest.raises(SendFailed, match="was not stored after 3 attempts"):
             await answers.reply(request, b"late")
     assert cluster.broker.requests[REPLY] == 3
-
-
-@pytest.mark.parametrize("message", ["x", None, Message("T", b"x")])
-def test_only_a_received_message_may_be_a_request(message: Any) -> None:
-    with pytest.raises(InvalidArgument, match="must be a MessageExt that a consumer received"):
-        is_request(message)
 
 
 # -- pushes from brokers ------------------------------------------------------------------------

@@ -11,16 +11,13 @@ import pytest
 from cometmq.client import (
     BrokerMissing,
     Message,
-    NoNamesrv,
     NoRoute,
-    Outage,
     Producer,
     ProducerOptions,
     SendFailed,
     SendResult,
     SendTimeout,
     clock,
-    sync,
 )
 from cometmq.client.errors import broker_missing
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
@@ -131,14 +128,6 @@ async def test_a_timeout_is_a_failed_send_too(cluster: MemoryCluster) -> None:
         with pytest.raises(SendTimeout, match="which may be stored") as caught:
             await producer.send(Message("T", b"x"))
     assert caught.value.may_be_stored
-
-
-async def test_one_class_catches_every_outage(cluster: MemoryCluster) -> None:
-    assert all(issubclass(kind, Outage) for kind in (SendFailed, NoNamesrv, BrokerMissing))
-    async with Producer("pg", cluster.namesrv) as producer:
-        await cluster.stop()
-        with pytest.raises(Outage):
-            await producer.send(Message("T", b"x"))
 
 
 async def test_a_body_that_compression_makes_longer_is_sent_as_it_is(
@@ -315,23 +304,6 @@ async def test_a_send_goes_on_while_a_proxy_accepts_connections_for_the_broker_t
             await cluster.start_broker(cluster.broker)
         assert sending.result().queue.broker_name == cluster.broker.name
     assert accepted[-1] - accepted[0] > 0.1  # with pauses
-
-
-def test_a_blocking_send_goes_on_too_and_gives_up_in_time(
-    served: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_selection, "BACK_OFF_MS", (50, 50))
-    options = ProducerOptions(send_timeout_ms=700)
-    with sync.Producer("pg", served.namesrv, options=options) as producer:
-        producer.send(Message("T", b"x"))
-        served.run(served.stop_broker(served.broker))
-        begin = monotonic()
-        with pytest.raises(SendFailed) as caught:
-            producer.send(Message("T", b"y"))
-    assert 0.5 <= monotonic() - begin < 20
-    assert len(caught.value.brokers) > 3
-    assert str(caught.value).count(served.broker.name) == 1
-    assert not caught.value.may_be_stored
 
 
 def test_pauses_begin_when_no_broker_is_left_and_grow() -> None:

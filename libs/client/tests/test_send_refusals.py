@@ -13,7 +13,6 @@ from cometmq.client import (
     SendStatus,
     TransactionOptions,
     TransactionProducer,
-    sync,
 )
 from cometmq.client.testing import DISCONNECT, MemoryCluster
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -123,18 +122,6 @@ async def test_a_refusal_for_good_is_no_outage(
 
 
 @pytest.mark.parametrize("refusal", LASTING)
-def test_a_refusal_for_good_is_no_outage_for_blocking_producers(refusal: CommandError) -> None:
-    with (
-        MemoryCluster() as cluster,
-        sync.Producer("pg", cluster.namesrv, options=PATIENT) as producer,
-    ):
-        cluster.create_topic("T")
-        cluster.broker.fail(SEND, refusal, times=3)
-        with pytest.raises(raised_for(refusal)):
-            producer.send(Message("T", b"x"))
-
-
-@pytest.mark.parametrize("refusal", LASTING)
 async def test_a_refused_half_message_is_no_outage(
     cluster: MemoryCluster, refusal: CommandError
 ) -> None:
@@ -169,12 +156,4 @@ async def test_less_safe_storage_is_a_result_or_a_reason_to_try_again(
     options = ProducerOptions(retry_another_broker_when_not_stored=True)
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
-    assert cluster.broker.requests[SEND] == 3
-
-
-async def test_refusals_are_retried_a_few_times_only(cluster: MemoryCluster) -> None:
-    cluster.broker.fail(SEND, ServerError("x"), times=10)
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(SendFailed):
-            await producer.send(Message("T", b"x"))
     assert cluster.broker.requests[SEND] == 3

@@ -39,10 +39,6 @@ def test_a_name_server_is_an_argument_or_an_option() -> None:
     assert checked(ProducerOptions(namesrv="a:1")).namesrv == "a:1"
 
 
-def test_the_same_name_servers_may_be_given_twice() -> None:
-    assert checked(ProducerOptions(namesrv="a:1;http://b:2"), "b:2; a:1").namesrv == "b:2; a:1"
-
-
 @pytest.mark.parametrize("kind", [Producer, sync.Producer])
 def test_different_name_servers_are_refused_with_both(kind: type[Any]) -> None:
     text = "the argument namesrv is 'b:2', but the option namesrv is 'a:1': give only one of them"
@@ -64,30 +60,14 @@ def test_name_servers_are_separated_by_semicolons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("tcp://localhost:9876", "'localhost:9876'"),
-        ("https://localhost", "'localhost:9876'"),
-        ("http://localhost:9876/", "'localhost:9876'"),
-        ("a:1;http://b:2/nsaddr?x=1", "'b:2'"),
-        ("localhost:9876/", "'localhost:9876'"),
-        ("local host:9876", None),
-        ("user@localhost:9876", None),
-        ("a:1,b:2", None),
-        ("a:1 b:2", None),
-        ("[::1:9876", None),
-        ("[::1]9876", None),
-    ],
+    "text",
+    ["https://localhost", "a:1;http://b:2/nsaddr?x=1", "local host:9876", "a:1,b:2", "[::1:9876"],
 )
 @pytest.mark.parametrize("kind", [Producer, sync.Producer])
-def test_a_url_is_no_name_server_address(kind: type[Any], text: str, meant: str | None) -> None:
-    example = "" if meant is None else f", such as {meant}"
+def test_a_url_is_no_name_server_address(kind: type[Any], text: str) -> None:
     for given in ({"namesrv": text}, {"options": ProducerOptions(namesrv=text)}):
-        with pytest.raises(InvalidArgument, match="not a name server address: ") as caught:
+        with pytest.raises(InvalidArgument, match=r"not a name server address: .*write host:port"):
             kind("pg", **given)
-        assert f"; write host:port{example}, and several as host:port;host:port" in str(
-            caught.value
-        )
 
 
 @pytest.mark.parametrize(
@@ -166,14 +146,6 @@ def test_a_wrong_value_is_refused_with_the_name_of_the_option(
     with pytest.raises(InvalidArgument, match=f"^invalid option {re.escape(name)}\\b") as caught:
         checked(kind(**options))
     assert "secret" not in str(caught.value).replace(name, "")
-
-
-def test_tls_paths_may_be_strings() -> None:
-    as_strings: Any = {"cert_path": "cert.pem", "key_path": "key.pem", "trust_cert_path": "ca.pem"}
-    as_paths: Any = {name: Path(path) for name, path in as_strings.items()}
-    assert TlsSettings(**as_strings) == TlsSettings(**as_paths)
-    options = ProducerOptions(tls=TlsSettings(enable=True, **as_strings))
-    assert checked(options).tls == TlsSettings(enable=True, **as_paths)
 
 
 FILES = {

@@ -173,25 +173,6 @@ def test_messages_that_an_interrupted_caller_did_not_get_are_returned_again(
     assert served.committed("cg", "T")[QUEUE_0] == 3
 
 
-def test_close_does_not_commit_the_messages_returned_last(served: MemoryCluster) -> None:
-    send(served, 3)
-    consumer = lite(served)
-    consumer.start()
-    first, second = consumer.next_message(60_000), consumer.next_message(60_000)
-    assert first is not None
-    assert second is not None
-    consumer.close()
-    assert served.committed("cg", "T")[QUEUE_0] == 1
-
-    consumer = lite(served)
-    consumer.start()
-    for message in consumer:
-        if message.body == b"2":
-            consumer.finish()
-    consumer.close()
-    assert served.committed("cg", "T")[QUEUE_0] == 3
-
-
 def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster) -> None:
     """The signal may interrupt a call that holds a lock needed by the loop."""
     go_on, is_stopped = threading.Event(), threading.Event()
@@ -233,24 +214,6 @@ def test_queues_are_pulled_by_hand(served: MemoryCluster) -> None:
         assert consumer.fetch_offset(QUEUE_0, from_store=True) == 3
         assert consumer.send_message_back(found.messages[0])
     assert [message.body for message in served.messages("%RETRY%pull")] == [b"1"]
-
-
-def test_our_queues_are_pulled_at_intervals(served: MemoryCluster) -> None:
-    arrived: queue.Queue[bytes] = queue.Queue()
-
-    def callback(consumer: PullConsumer, source: MessageQueue) -> int:
-        found = consumer.pull(source, consumer.fetch_offset(source) or 0)
-        for message in found.messages:
-            arrived.put(message.body)
-        consumer.update_offset(source, found.next_offset)
-        return 10
-
-    scheduled = ScheduledPull("pull", served.namesrv)
-    scheduled.register("T", callback)
-    with scheduled:
-        send(served, 3)
-        assert [arrived.get(timeout=60) for _ in range(3)] == [b"0", b"1", b"2"]
-    assert served.committed("pull", "T")[QUEUE_0] == 3
 
 
 def test_a_callback_that_waits_for_its_own_end_is_refused(served: MemoryCluster) -> None:

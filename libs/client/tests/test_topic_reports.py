@@ -73,15 +73,6 @@ async def test_a_topic_without_read_permission_is_reported_once_with_the_fix(
         assert len(logged(caplog, "topic.unreadable")) == 2  # it is news again
 
 
-async def test_another_topic_without_read_permission_is_not_reported(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster.broker.queues.configure("Other", 2, perm=int(Perm.WRITE))
-    async with consumer_of(PushConsumer, cluster, "T") as consumer:
-        await consumer._running().routes.refresh_all(["Other"])
-    assert logged(caplog, "topic.unreadable") == []
-
-
 async def test_a_topic_that_is_created_without_read_permission_is_reported_at_once(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

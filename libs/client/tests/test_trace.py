@@ -117,11 +117,6 @@ def test_a_broken_record_is_named(text: str) -> None:
         decode_trace(line(text))
 
 
-def test_unknown_records_are_skipped() -> None:
-    assert decode_trace(b"") == []
-    assert decode_trace(line("Recall|1|x") + line(TEXTS[BEFORE])) == [BEFORE]
-
-
 def test_a_trace_is_found_by_id_and_keys() -> None:
     assert record_keys(PUB) == ["ID", "k1", "k2"]
     assert record_keys(BEFORE) == ["ID"]

@@ -148,8 +148,3 @@ def test_opentelemetry_is_used_by_its_public_names(
 @pytest.fixture
 def cluster_free_message() -> MessageExt:
     return msgspec.structs.replace(message_ext(0), properties={"traceparent": PARENT})
-
-
-def test_several_messages_have_no_trace_in_common(cluster_free_message: MessageExt) -> None:
-    with trace_context.consuming([cluster_free_message, cluster_free_message]):
-        assert trace_context.current() is None

@@ -13,7 +13,6 @@ from cometmq.client import (
     InvalidArgument,
     Message,
     MessageExt,
-    ProducerOptions,
     SendStatus,
     TransactionOptions,
     TransactionProducer,
@@ -22,7 +21,6 @@ from cometmq.client import (
 )
 from cometmq.client.hooks import MessageKind, SendContext
 from cometmq.client.listener import ListenerError
-from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryBroker, MemoryCluster, eventually, handlers
 from cometmq.client.testing.handlers import ask
 from cometmq.client.trace import EndTransaction, Pub, decode_trace
@@ -376,11 +374,6 @@ async def test_missing_functions_are_named(cluster: MemoryCluster) -> None:
     assert cluster.messages(HALF_TOPIC) == []
 
 
-def test_the_options_extend_those_of_producers() -> None:
-    assert issubclass(TransactionOptions, ProducerOptions)
-    assert TransactionOptions().check_concurrency == 1
-
-
 def test_without_a_loop_the_local_transaction_runs_in_the_calling_thread(
     served: MemoryCluster,
 ) -> None:
@@ -442,30 +435,8 @@ def test_without_a_loop_the_local_transaction_is_a_plain_function(
     assert served.messages(HALF_TOPIC) == []
 
 
-def test_without_a_loop_a_check_may_be_a_coroutine_function(served: MemoryCluster) -> None:
-    checked = threading.Event()
-
-    async def check(message: MessageExt) -> TransactionState:
-        assert message.body == MESSAGE.body
-        checked.set()
-        return COMMIT
-
-    with sync.TransactionProducer(
-        "pg", served.namesrv, check=check, execute=lambda _message, _argument: None
-    ) as transactions:
-        assert transactions.send_in_transaction(MESSAGE).state is UNKNOWN
-        assert checked.wait(60)
-        loop_thread().run(eventually(lambda: served.messages("T"), what="the message"))
-
-
 @pytest.mark.parametrize("message", ["x", None])
 async def test_only_a_message_begins_a_transaction(cluster: MemoryCluster, message: Any) -> None:
     async with producer(cluster) as transactions:
         with pytest.raises(InvalidArgument, match=r"send a Message\(topic, body\), not "):
             await transactions.begin(message)
-
-
-def test_a_state_is_printed_by_its_name_and_keeps_the_value_of_the_wire() -> None:
-    assert [str(state) for state in TransactionState] == ["COMMIT", "ROLLBACK", "UNKNOWN"]
-    assert f"{UNKNOWN:>8}" == " UNKNOWN"
-    assert UNKNOWN.value == "UNKNOW"

@@ -8,7 +8,6 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
-    ClientError,
     ClientStateError,
     InvalidArgument,
     LitePullConsumer,
@@ -167,11 +166,6 @@ def test_the_synchronous_clients_say_the_same() -> None:
     consumer = sync.PushConsumer("cg", ADDRESS, listener=print)
     with pytest.raises(InvalidArgument, match="has no subscription"):
         consumer.start()
-
-
-def test_all_of_them_are_client_errors() -> None:
-    assert issubclass(InvalidArgument, ClientError)
-    assert issubclass(ClientStateError, ClientError)
 
 
 def test_options_of_another_client_are_refused() -> None:

@@ -3,7 +3,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -43,21 +43,6 @@ _TAGS: Final = PropertyKey.TAGS.value
 _DELAY: Final = PropertyKey.DELAY.value
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
-_FIELDS: Final = {
-    _KEYS: "keys",
-    _TAGS: "tag",
-    _DELAY: "delay_level",
-    _WAIT: "wait_store_ok",
-    _UNIQUE_KEY: "message_id",
-    PropertyKey.TIMER_DELIVER_MS.value: "deliver_at",
-    PropertyKey.TIMER_DELAY_MS.value: "deliver_at",
-    PropertyKey.TIMER_DELAY_SEC.value: "deliver_at",
-}
-"""The fields of a message that set these properties."""
-_OF_RECEIVED: Final = frozenset(
-    key.value for key in (PropertyKey.CLUSTER, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET)
-)
-"""Properties that brokers and consumers add to every message."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _CONSTANTS: Final = (str, tuple)
@@ -147,8 +132,11 @@ def _tag_text(tag: Any) -> str:
 
 
 def _check_properties(properties: Mapping[Any, Any]) -> None:
-    if not RESERVED_KEYS.isdisjoint(properties):
-        raise InvalidArgument(_reserved_text(RESERVED_KEYS.intersection(properties)))
+    if reserved := RESERVED_KEYS.intersection(properties):
+        raise InvalidArgument(
+            f"the property {min(reserved)} is set by the client: set a field of the message, use "
+            "another name, or take `received.user_properties` of a received message"
+        )
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(
@@ -160,20 +148,6 @@ def _check_properties(properties: Mapping[Any, Any]) -> None:
                 f"property names and values must not be blank: {shown(name)} is {shown(value)}; "
                 "consumers would not see it"
             )
-
-
-def _reserved_text(names: Collection[str]) -> str:
-    name = min(names)
-    if not _OF_RECEIVED.isdisjoint(names):
-        advice = (
-            "these are the properties of a received message: send `received.to_message(topic)`, or "
-            "take only `received.user_properties`"
-        )
-    elif name in _FIELDS:
-        advice = f"set `{_FIELDS[name]}` of the message"
-    else:
-        advice = "use another name"
-    return f"the property {name} is set by the client: {advice}"
 
 
 def _joined(keys: Any) -> str:

@@ -43,16 +43,10 @@ def _parse(text: str) -> str:
     address = with_port(text.removeprefix("http://"), DEFAULT_PORT)
     if not is_address(address):
         raise InvalidArgument(
-            f"not a name server address: {shown(text)}; write host:port{_meant(text)}, and several "
-            "as host:port;host:port"
+            f"not a name server address: {shown(text)}; write host:port, and several as "
+            "host:port;host:port"
         )
     return address
-
-
-def _meant(text: str) -> str:
-    """Return a hint that names the address inside a URL; empty if there is none."""
-    address = with_port(text.rpartition("://")[2].partition("/")[0], DEFAULT_PORT)
-    return f", such as {shown(address)}" if is_address(address) else ""
 
 
 POLL_INTERVAL_MS: Final = 120_000

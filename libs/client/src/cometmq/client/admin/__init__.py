@@ -6,7 +6,6 @@
 
 import asyncio
 from enum import StrEnum
-from typing import NoReturn
 
 import msgspec
 
@@ -243,15 +242,3 @@ class ClientAdmin:
             topic=self._namespace.unwrap(message.topic),
             queue=self._namespace.unwrap_queue(message.queue),
         )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class with this method."""
-        raise_unknown(self, name)
-
-
-def raise_unknown(admin: object, name: str) -> NoReturn:
-    """Raise the AttributeError for an attribute that a client's admin lacks."""
-    text = f"the admin of a client has no attribute {name!r}"
-    if not name.startswith("_") and hasattr(AdminClient, name):
-        text = f"{text}, but an AdminClient has: AdminClient(namesrv)"
-    raise AttributeError(text, name=name, obj=admin)

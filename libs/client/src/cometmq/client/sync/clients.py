@@ -19,7 +19,7 @@ from cometmq.client.consume.pull_consumer import PullConsumer as AsyncPullConsum
 from cometmq.client.consume.push_consumer import PushConsumer as AsyncPushConsumer
 from cometmq.client.produce.producer import Producer as AsyncProducer
 from cometmq.client.produce.transactions import Transaction as AsyncTransaction
-from cometmq.client.sync.loop import Blocking, BlockingAdmin, SyncClient, loop_thread
+from cometmq.client.sync.loop import Blocking, SyncClient, loop_thread
 
 KindT = TypeVar("KindT", bound=type[Blocking])
 Way: TypeAlias = Callable[[Any, Callable[[], Any]], Any]
@@ -118,7 +118,7 @@ def _plain(described: object) -> str:
 
 
 @twin_of(AsyncClientAdmin)
-class ClientAdmin(BlockingAdmin): ...
+class ClientAdmin(Blocking): ...
 
 
 @twin_of(

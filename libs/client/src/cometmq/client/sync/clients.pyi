@@ -55,7 +55,7 @@ from cometmq.client.settings import (
     PushOptions,
 )
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
-from cometmq.client.sync.loop import Blocking, BlockingAdmin, SyncClient
+from cometmq.client.sync.loop import Blocking, SyncClient
 from cometmq.client.transfer.pulled import Pulled
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -63,7 +63,7 @@ from cometmq.remoting.names import (
     ALL_TAGS,
 )
 
-class ClientAdmin(BlockingAdmin):
+class ClientAdmin(Blocking):
     """Topics, offsets and stored messages within the namespace of one client."""
 
     _inner: AsyncClientAdmin

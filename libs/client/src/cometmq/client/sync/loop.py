@@ -3,21 +3,16 @@
 
 import asyncio
 import contextlib
-import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from cometmq.client.admin import raise_unknown
-from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.application_calls import check_function
 from cometmq.client.cluster.lifecycle import Client, unusable
-from cometmq.client.errors import ClientStateError, InvalidArgument, shown
+from cometmq.client.errors import ClientStateError
 from cometmq.remoting.transport.tasks import describe
 
 LOOPS_WITH_SERVERS: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] = WeakKeyDictionary()
@@ -242,14 +237,6 @@ class _Iteration(Iterator[T]):
         return found
 
 
-class BlockingAdmin(Blocking):
-    """The base of a client's admin calls."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class with this method."""
-        raise_unknown(self, name)
-
-
 class Lifecycle(Blocking):
     """The base of what `with` starts and closes."""
 
@@ -316,26 +303,3 @@ class SyncClient(Lifecycle):
         if not self._inner.is_running:
             raise ClientStateError(unusable(self._inner.KIND, self._inner.state))
         loop_thread().soon(function)
-
-    def _answer(self, form: str, method: Callable[[Any], Awaitable[T]], target: Any) -> T:
-        """Return the result of a method of an async client; `form` is a call shown in errors."""
-        check_function(method, "method", "admin")
-
-        async def call() -> T:
-            found = method(target())
-            if inspect.isawaitable(found):
-                return await found
-            raise InvalidArgument(_no_answer(found, form))
-
-        return self._run(call())
-
-
-def _no_answer(found: object, form: str) -> str:
-    if hasattr(found, "__aiter__"):
-        return f"the method yields its results: `for item in admin.iterate(...)`, not {form}"
-    if inspect.isroutine(found):
-        return f"the function returned a method without calling it: write {form}, with ()"
-    text = f"the function must return what a method of `a` returns, as {form}, not {shown(found)}"
-    if isinstance(found, BrokerAdmin | NamesrvAdmin):
-        text += ": call one of its methods too, as in `a.broker(address).config()`"
-    return text

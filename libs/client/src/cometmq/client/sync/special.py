@@ -23,7 +23,7 @@ from cometmq.client.application_calls import (
     original,
 )
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import InvalidArgument, shown
 from cometmq.client.hooks import EndHook, TransactionState
 from cometmq.client.log import AnyLog
 from cometmq.client.message import Message
@@ -40,7 +40,6 @@ from cometmq.client.signals import END_SIGNALS, handled
 from cometmq.client.sync.clients import Producer, PullConsumer, Transaction
 from cometmq.client.sync.loop import Lifecycle, SyncClient
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.spelling import closest
 
 
 class TransactionProducer(Producer):
@@ -188,12 +187,6 @@ class ScheduledPull(Lifecycle):
 
 T = TypeVar("T")
 
-_SERVERS: Final = {
-    "broker": "a.broker(address).config()",
-    "namesrv": "a.namesrv.config()",
-}
-"""Members that return one server, each with an example call to a method of that server."""
-
 
 class AdminClient(SyncClient):
     """Calls any method of the async admin client: `admin.call(lambda a: a.topics())`.
@@ -212,7 +205,18 @@ class AdminClient(SyncClient):
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:
         """Return the result of a method of the async admin client."""
-        return self._answer("`admin.call(lambda a: a.topics())`", method, lambda: self._inner)
+        check_function(method, "method", "admin")
+
+        async def call() -> T:
+            found = method(self._inner)
+            if inspect.isawaitable(found):
+                return await found
+            raise InvalidArgument(
+                "call a method, as in `admin.call(lambda a: a.topics())`; one that yields its "
+                f"results by `admin.iterate(...)`; not {shown(found)}"
+            )
+
+        return self._run(call())
 
     def iterate(self, method: Callable[[client.AdminClient], AsyncIterator[T]]) -> Iterator[T]:
         """Yield the results of `read`, `dead_letters` or any other method that yields results."""
@@ -228,22 +232,12 @@ class AdminClient(SyncClient):
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise an AttributeError that shows how to call a method of the async client."""
-        text = f"{type(self).__name__!r} object has no attribute {name!r}"
-        methods = [known for known in dir(client.AdminClient) if not known.startswith("_")]
-        if name in methods:
-            text = f"{text}: write {_call_of(name)}"
-        elif (meant := closest(name, methods)) is not None:
-            text = f"{text}: did you mean {_call_of(meant)}?"
-        raise AttributeError(text, name=name, obj=self)
-
-
-def _call_of(name: str) -> str:
-    """Return the code that calls a member of the async admin client through the blocking one."""
-    member = getattr(client.AdminClient, name)
-    if name in _SERVERS:
-        return f"`admin.call(lambda a: {_SERVERS[name]})`"
-    way = "iterate" if inspect.isasyncgenfunction(member) else "call"
-    return f"`admin.{way}(lambda a: a.{name}(...))`"
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}: write "
+            f"`admin.call(lambda a: a.{name}(...))`, or `iterate` for a method that yields",
+            name=name,
+            obj=self,
+        )
 
 
 def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
