@@ -86,7 +86,7 @@ class Member:
 
     def wake(self) -> None: ...
 
-    async def running_info(self, **_: Any) -> ConsumerRunningInfo:
+    def running_info(self, **_: Any) -> ConsumerRunningInfo:
         return ConsumerRunningInfo()
 
     async def reset_offsets(self, *_: Any, **__: Any) -> None: ...

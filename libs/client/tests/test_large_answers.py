@@ -7,18 +7,13 @@ from typing import Any, Final
 import pytest
 
 from cometmq.client import AdminClient, LitePullConsumer, MessageQueue, PushOptions
-from cometmq.client.cluster import broker_requests
-from cometmq.client.cluster.broker_requests import LocalMembers
 from cometmq.client.consume.queues import rebalance
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing import cluster as served
-from cometmq.remoting.bodies import large
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatchReply
-from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.command import Call, Reply
-from cometmq.remoting.commands.callbacks import GetConsumerRunningInfo
+from cometmq.remoting.command import Reply
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.testing.client.listening import Recorder, consumer_of
 
@@ -107,33 +102,3 @@ async def test_a_broker_grants_no_lock_that_it_was_not_asked_for(answer: Answer)
             await eventually(lambda: consumer.queues == [MessageQueue("T", "broker-a", 0)])
             locks: Any = consumer._work.queues._locks  # type: ignore[union-attr]
             assert [*locks._held] == [*locks._asked] == consumer.queues
-
-
-@pytest.mark.parametrize("queue_count", [0, 1, 4_000])
-async def test_a_long_state_is_encoded_in_parts(
-    monkeypatch: pytest.MonkeyPatch, queue_count: int
-) -> None:
-    queues = [MessageQueue("T", "broker-a", it) for it in range(queue_count)]
-    info = ConsumerRunningInfo(
-        jstack='{"mqTable":{}}',
-        mq_table={it: ProcessQueueInfo(commit_offset=it.queue_id) for it in queues},
-        properties={"a": "{}"},
-    )
-    parts: list[int] = []
-
-    def encode(value: Any) -> bytes:
-        parts.append(len(value.mq_table if isinstance(value, ConsumerRunningInfo) else value))
-        return encode_json(value)
-
-    class Member:
-        async def running_info(self, **_: Any) -> ConsumerRunningInfo:
-            return info
-
-    for module in (broker_requests, large):
-        monkeypatch.setattr(module, "encode_json", encode)
-    members: Any = LocalMembers()
-    members.consumers["cg"] = Member()
-    call = Call(RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfo("cg", "c"))
-    reply = await broker_requests.get_consumer_running_info(members, call)
-    assert reply.body == encode_json(info)
-    assert max(parts) <= large.PART_ENTRIES

@@ -23,7 +23,7 @@ class Member:
     def consumed_offsets(self, _topic: str) -> dict[Any, int]:
         return {}
 
-    async def running_info(self, **_: Any) -> ConsumerRunningInfo:
+    def running_info(self, **_: Any) -> ConsumerRunningInfo:
         return ConsumerRunningInfo()
 
     async def consume_directly(self, *_: Any) -> ConsumeMessageDirectlyResult:

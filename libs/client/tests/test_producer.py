@@ -76,7 +76,7 @@ async def test_a_delivery_time_becomes_the_property_of_rocketmq_5(
 )
 async def test_wrong_delivery_times_are_refused(cluster: MemoryCluster, message: Message) -> None:
     async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match="deliver_at|is set by the client"):
+        with pytest.raises(InvalidArgument, match=r"deliver_at|is set by the client"):
             await producer.send(message)
     assert not cluster.broker.requests[SEND]
 

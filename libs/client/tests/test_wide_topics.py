@@ -2,26 +2,16 @@
 """No turn of the loop is long because a route has many queues or brokers."""
 
 import asyncio
-from collections import Counter
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
-from cometmq.client import ClientOptions, LitePullConsumer, PushConsumer, PushOptions
-from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.consume.queues import locks as locks_module
-from cometmq.client.consume.queues.locks import QUEUES_PER_REQUEST, QueueLocks
+from cometmq.client import LitePullConsumer, PushConsumer
 from cometmq.client.consume.queues.offsets import COMMITTED_AT_ONCE, RemoteOffsets
-from cometmq.client.consume.queues.owned import INFOS_PER_TURN
-from cometmq.client.consume.queues.reader import ProcessQueue
-from cometmq.client.testing import HANG, MemoryCluster, eventually
+from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.turns import BEGUN_PER_TURN, for_each
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.running_info import ProcessQueueInfo
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RequestTimeout, ServerError
-from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import CANCELLED_PER_TURN, TaskSet, cancel_in_turns
 
 QUEUE_COUNT: Final = 4_096
@@ -95,97 +85,6 @@ async def test_queues_are_left_in_parts(cluster: MemoryCluster) -> None:
             most, before = max(most, count - before), count
         assert before == 1_000
         assert most == CANCELLED_PER_TURN
-
-
-async def test_an_orderly_consumer_locks_and_unlocks_queues_in_parts(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count, sizes, body = 2 * QUEUES_PER_REQUEST + 1, Counter[int](), QueueLocks._body
-    turn = 0
-
-    def noted(locks: QueueLocks, queues: list[MessageQueue]) -> bytes:
-        sizes[turn] += len(queues)
-        return body(locks, queues)
-
-    def next_turn() -> None:
-        nonlocal turn
-        turn += 1
-        asyncio.get_running_loop().call_soon(next_turn)
-
-    next_turn()
-    monkeypatch.setattr(QueueLocks, "_body", noted)
-    cluster.create_topic("Wide", queue_count=count)
-    orderly = PushOptions(orderly=True)
-    consumer = PushConsumer("cg", cluster.namesrv, listener=print, options=orderly)
-    consumer.subscribe("Wide")
-    async with consumer:
-        await eventually(lambda: len(cluster.broker.locks) == count)
-    assert not cluster.broker.locks
-    assert max(sizes.values()) == QUEUES_PER_REQUEST
-    assert sizes.total() >= 2 * count
-
-
-async def test_a_silent_broker_is_asked_for_locks_once(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Locks of other brokers would expire while each of eight requests times out."""
-    monkeypatch.setattr(locks_module, "QUEUES_PER_REQUEST", 1)
-    monkeypatch.setattr(locks_module, "CALL_TIMEOUT_MS", 200)
-    cluster.create_topic("Wide", queue_count=4)
-    options = ClientOptions(namesrv=cluster.namesrv)
-    instance = await ClientInstance.acquire(options, log=NO_LOG)
-    await instance.routes.find("Wide")
-    parts: Any = SimpleNamespace(instance=instance, group="cg", offsets=None)
-    locks, queues = (
-        QueueLocks(parts, lost=print),
-        [MessageQueue("Wide", "broker-a", n) for n in range(4)],
-    )
-    assert sorted(await locks.acquire(queues)) == queues
-    begun = []
-    ask = locks._ask
-
-    async def noted(asked: list[MessageQueue]) -> Any:
-        begun.append(asked)
-        return await ask(asked)
-
-    monkeypatch.setattr(locks, "_ask", noted)
-    cluster.broker.fail(RequestCode.LOCK_BATCH_MQ, HANG)
-    assert not await locks.renew()
-    assert len(begun) == 1
-    cluster.broker.fail(RequestCode.LOCK_BATCH_MQ, HANG)
-    assert not await locks.acquire(queues)
-    assert len(begun) == 2
-    await instance.release()
-
-
-async def test_the_states_of_queues_are_made_in_parts(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count, made, info = 2 * INFOS_PER_TURN, 0, ProcessQueue.info
-
-    def counted(held: ProcessQueue, offset: int) -> ProcessQueueInfo:
-        nonlocal made
-        made += 1
-        return info(held, offset)
-
-    cluster.create_topic("Wide", queue_count=count)
-    consumer = PushConsumer("cg", cluster.namesrv, listener=print)
-    consumer.subscribe("Wide")
-    async with consumer:
-        await eventually(lambda: len(consumer.queues) == count)
-        monkeypatch.setattr(ProcessQueue, "info", counted)
-        member: Any = consumer._work.member  # type: ignore[union-attr]
-
-        async def ask() -> None:
-            await member.running_info()
-
-        work = TaskSet().spawn(ask(), name="info")
-        most = before = 0
-        while not work.done():
-            await asyncio.sleep(0)
-            most, before = max(most, made - before), made
-    assert made >= count
-    assert most == INFOS_PER_TURN
 
 
 @pytest.mark.parametrize("error", [RequestTimeout("late"), ServerError("no")])

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that brokers send to clients: rebalance, reset offsets, report state."""
 
-import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
-
-import msgspec
+from typing import Protocol
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.request_reply import PendingReplies
 from cometmq.client.turns import decode_answer
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
-from cometmq.remoting.bodies.large import encode_table
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -52,7 +48,7 @@ class ConsumerMember(Protocol):
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumed offset of each owned queue of a topic."""
 
-    async def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
         """Return the state of the consumer for administrators."""
 
     async def consume_directly(
@@ -109,9 +105,6 @@ class LocalMembers:
                 consumer.wake()
 
 
-_NO_QUEUES: Final = b'"mqTable":{}'
-
-
 def notify_consumer_ids_changed(
     members: LocalMembers, call: Call[NotifyConsumerIdsChanged]
 ) -> Reply:
@@ -138,29 +131,10 @@ def get_consumer_status_from_client(
     return Reply(body=encode_json(ConsumerStatus(message_queue_table=offsets)))
 
 
-async def get_consumer_running_info(
-    members: LocalMembers, call: Call[GetConsumerRunningInfo]
-) -> Reply:
+def get_consumer_running_info(members: LocalMembers, call: Call[GetConsumerRunningInfo]) -> Reply:
     consumer = _member(members, call.header.consumer_group)
-    info = await consumer.running_info(with_stacks=call.header.jstack_enable)
-    return Reply(body=await _encoded(info))
-
-
-async def _encoded(info: ConsumerRunningInfo) -> bytes:
-    """Encode a state in several turns of the loop: the states of 16,384 queues take 130 ms, in
-    which a thread would not let the loop run either.
-    """
-    steps, table = encode_table(info.mq_table), b""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            table = end.value
-            break
-        await asyncio.sleep(0)
-    rest = encode_json(msgspec.structs.replace(info, mq_table={}))
-    begin, _, end_of_rest = rest.partition(_NO_QUEUES)  # quotes inside texts are escaped
-    return b"".join((begin, _NO_QUEUES[:-2], table, end_of_rest))
+    info = consumer.running_info(with_stacks=call.header.jstack_enable)
+    return Reply(body=encode_json(info))
 
 
 async def consume_message_directly(

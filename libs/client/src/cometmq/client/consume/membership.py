@@ -166,7 +166,7 @@ class Membership:
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         return self._queues.consumed_offsets(topic)
 
-    async def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
         """Return the state of the consumer, with the stacks of its tasks if requested.
 
         Compatibility: as in Java, push consumers list every subscribed topic with its rates.
@@ -186,7 +186,7 @@ class Membership:
                 "offsetStore": type(parts.offsets).__name__,
             },
             subscription_set=list(parts.subscriptions.values()),
-            mq_table=await self._queues.infos(),
+            mq_table=self._queues.infos(),
             status_table=parts.rates.statuses(() if self._caller is None else self.topics),
         )
 

@@ -34,8 +34,6 @@ RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 REFUSED_WARNED_MS: Final = 5_000
-QUEUES_PER_REQUEST: Final = 2_048
-"""Encoding 16,384 queues, and decoding the answer, took turns of 50 ms."""
 REFUSALS_APART_MS: Final = 10_000
 """Refusals further apart belong to different waits; members retry every second."""
 
@@ -122,22 +120,19 @@ class QueueLocks:
         """Renew all held locks; return False if a broker did not answer."""
         lost: list[MessageQueue] = []
         regained: dict[MessageQueue, LockTimes] = {}
-        silent: set[str] = set()
+        is_complete = True
         async with self._calling:
-            for queues in _requests(self._held):
-                if queues[0].broker_name in silent:
-                    continue  # the locks of other brokers would expire meanwhile
+            for queues in _by_broker(self._held):
                 # Checked before the request: once a lock has expired, a different member may have
                 # had it, even if it is ours again.
                 valid = set(filter(self.is_valid, queues))
                 granted = await self._ask(queues)
                 if granted is None:
-                    silent.add(queues[0].broker_name)
+                    is_complete = False
                     continue
                 lost += [queue for queue in queues if queue not in granted]
                 for queue, times in granted.items():
                     (self._held if queue in valid else regained)[queue] = times
-        is_complete = not silent
         for queue, times in regained.items():
             is_ours = await self._regain(queue, times)
             is_complete = is_complete and is_ours is not None
@@ -151,18 +146,13 @@ class QueueLocks:
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         mine: list[MessageQueue] = []
-        silent: set[str] = set()
         async with self._calling:
-            for asked in _requests(queues):
-                if asked[0].broker_name in silent:
-                    continue
+            for asked in _by_broker(queues):
                 granted = await self._ask(asked)
-                if granted is None:
-                    silent.add(asked[0].broker_name)
-                    continue
-                self._held.update(granted)
-                mine += [queue for queue in asked if queue in granted]
-                self._note_refusals(asked, granted)
+                if granted is not None:
+                    self._held.update(granted)
+                    mine += [queue for queue in asked if queue in granted]
+                    self._note_refusals(asked, granted)
         return mine
 
     def _note_refusals(self, asked: list[MessageQueue], granted: Collection[MessageQueue]) -> None:
@@ -224,9 +214,8 @@ class QueueLocks:
             for queue in ours:
                 self._held.pop(queue, None)
             async with asyncio.TaskGroup() as group:
-                for asked in _requests(ours):
+                for asked in _by_broker(ours):
                     group.create_task(self._release(asked))
-                    await asyncio.sleep(0)  # one request is encoded in each turn of the loop
 
     async def release_all(self) -> None:
         """Release all locks, including those whose requests went unanswered."""
@@ -303,13 +292,8 @@ class QueueLocks:
         return encode_json(LockBatch(self._instance.client_id, self._group, queues))
 
 
-def _requests(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """Return the queues of each request: of one broker, and not more than fit in a short turn."""
+def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         brokers.setdefault(queue.broker_name, []).append(queue)
-    return [
-        found[first : first + QUEUES_PER_REQUEST]
-        for found in brokers.values()
-        for first in range(0, len(found), QUEUES_PER_REQUEST)
-    ]
+    return [*brokers.values()]

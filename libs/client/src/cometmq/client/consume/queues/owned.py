@@ -28,8 +28,6 @@ from cometmq.remoting.transport.tasks import cancel_in_turns
 TOPICS_AT_ONCE: Final = 16
 """How many topics are rebalanced at the same time."""
 BEGUN_PER_TURN: Final = 64
-INFOS_PER_TURN: Final = 1_024
-"""How many states of queues are made in one turn of the loop; 16,384 take 40 ms."""
 OPENED_AT_ONCE: Final = 128
 """How many queues of a topic look up their first offset at a broker at the same time."""
 
@@ -284,16 +282,14 @@ class OwnedQueues:
             if held.queue.topic == topic
         }
 
-    async def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         found = {}
-        for number, held in enumerate(self.process_queues, 1):
+        for held in self.process_queues:
             queue = held.queue
             info = found[queue] = held.info(self._parts.offsets.position(queue) or 0)
             if self._locks is not None:
                 info.locked = self._locks.is_valid(queue)
                 info.last_lock_timestamp = self._locks.granted_ms(queue)
-            if not number % INFOS_PER_TURN:
-                await asyncio.sleep(0)
         return found
 
     # -- inside -------------------------------------------------------------------------------

@@ -432,6 +432,6 @@ class Shares:
     def renew_now(self) -> None:
         """Do nothing, because a pull consumer has no locks."""
 
-    async def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Return an empty dict, because a pull consumer holds no messages."""
         return {}
