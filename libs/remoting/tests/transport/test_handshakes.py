@@ -94,7 +94,7 @@ async def test_all_handshakes_that_wait_for_a_turn_succeed(
         for one in clients:
             group.create_task(one.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000))
     assert server.stats().connections == 30
-    assert not server._hub.handshakes
+    assert not server._gate.handshakes
 
 
 async def test_a_peer_that_does_not_complete_its_handshake_is_closed(
@@ -110,7 +110,7 @@ async def test_a_peer_that_does_not_complete_its_handshake_is_closed(
             pass
     assert log.errors == ["the TLS handshake takes more than 10 s"]
     await eventually(lambda: not server.stats().connections)
-    assert not server._hub.handshakes
+    assert not server._gate.handshakes
 
 
 async def test_a_handshake_has_a_bounded_size(

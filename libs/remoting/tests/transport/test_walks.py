@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.flow.budget import MemoryLimit, UnsentBudget
-from cometmq.remoting.transport.flow.next_turn import CLOSED_PER_TURN, VISITS_PER_TURN, Walk
 from cometmq.remoting.transport.flow.room import Room
+from cometmq.remoting.transport.flow.turns import CLOSED_PER_TURN, VISITS_PER_TURN, Walk
 from cometmq.remoting.transport.stats import TransportStats
 
 COUNT = 3 * VISITS_PER_TURN + 10

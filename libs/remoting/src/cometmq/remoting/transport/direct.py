@@ -25,6 +25,7 @@ import select
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from cometmq.remoting.transport.dispatch import InFlight
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import (
@@ -75,7 +76,7 @@ class DirectIO:
         self.sockets = sockets
         self._hub = hub
         self._lane = lane
-        self._in_flight = hub.in_flight
+        self._in_flight = InFlight(hub)
         self._write_bytes_max = hub.settings.write_high_water_bytes
         self._peers: dict[int, LanePeer] = {}
         self._epoll: select.epoll | None = None  # opened for the first connection

@@ -30,6 +30,39 @@ from cometmq.remoting.transport.flow.turns import SLICE_S, Timed
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.typed_decode import HeaderFault
 
+
+class InFlight:
+    """Counts the requests in flight, that is unanswered ones, by connection and in total.
+
+    Requests that handlers or lanes answer at once never count, nor do those of closed connections.
+    A large request counts as several (`weight_of`).
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self.one_max = hub.settings.in_flight_per_connection_max
+        self.total_max = hub.settings.in_flight_max
+        self._stats = hub.stats
+
+    def exceeds(self, peer: Connected, more: int) -> bool:
+        """Return whether this number of further requests would exceed a limit."""
+        is_above = self._stats.in_flight + more > self.total_max
+        return is_above or peer.in_flight + more > self.one_max
+
+    def add(self, peer: Connected, count: int) -> None:
+        """Count requests that will be answered later."""
+        peer.in_flight += count
+        self._stats.in_flight += count
+
+    def answered(self, peer: Connected, count: int = 1) -> None:
+        """Subtract requests of a connection that have been answered."""
+        peer.in_flight -= count
+        self._stats.in_flight -= count
+
+    def forget(self, peer: Connected) -> None:
+        """Subtract all requests of a connection that has ended."""
+        self.answered(peer, peer.in_flight)
+
+
 ContextT = TypeVar("ContextT")
 Answer = Reply | Struct
 Result = Answer | None | Awaitable[Answer | None]
@@ -117,7 +150,7 @@ class Dispatcher(Generic[ContextT]):
         self._context = context
         self.after = hooks.after
         self._refused = hooks.refused
-        self.in_flight = hub.in_flight
+        self.in_flight = InFlight(hub)
         self._tasks = hub.tasks
         self._turns = hub.turns
         self._stats = hub.stats

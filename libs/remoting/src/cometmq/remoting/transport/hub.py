@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable
 
 from cometmq.remoting.connection import Codec
@@ -19,41 +18,6 @@ from cometmq.remoting.transport.settings import ConnectionSettings, ServerSettin
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet, due_on_grid
 from cometmq.remoting.transport.tls import TlsGate
-
-
-class InFlight:
-    """Counts the requests in flight, that is unanswered ones, by connection and in total.
-
-    Requests that handlers or lanes answer at once never count, nor do those of closed connections.
-    A large request counts as several (`weight_of`).
-    """
-
-    def __init__(self, one_max: int, total_max: int, stats: TransportStats) -> None:
-        """Allow `one_max` requests in flight for each connection, and `total_max` for all
-        together.
-        """
-        self.one_max = one_max
-        self.total_max = total_max
-        self._stats = stats
-
-    def exceeds(self, peer: Connected, more: int) -> bool:
-        """Return whether this number of further requests would exceed a limit."""
-        is_above = self._stats.in_flight + more > self.total_max
-        return is_above or peer.in_flight + more > self.one_max
-
-    def add(self, peer: Connected, count: int) -> None:
-        """Count requests that will be answered later."""
-        peer.in_flight += count
-        self._stats.in_flight += count
-
-    def answered(self, peer: Connected, count: int = 1) -> None:
-        """Subtract requests of a connection that have been answered."""
-        peer.in_flight -= count
-        self._stats.in_flight -= count
-
-    def forget(self, peer: Connected) -> None:
-        """Subtract all requests of a connection that has ended."""
-        self.answered(peer, peer.in_flight)
 
 
 class Hub:
@@ -85,13 +49,9 @@ class Hub:
         self.stats = TransportStats()
         server = settings if isinstance(settings, ServerSettings) else None
         connections_max = 0 if server is None else server.connections_max
-        one_max = settings.in_flight_max if server is None else server.in_flight_per_connection_max
-        self.in_flight = InFlight(one_max, settings.in_flight_max, self.stats)
         self.tasks = TaskSet(log)
         self.writes = Writes(self.loop, before_write, save)
         self.turns = Turns(self.loop, settings.calls_per_turn_max)
-        self.handshakes: Counter[bytes] = Counter()
-        """The incomplete TLS handshakes of each host."""
         self.all_ended = asyncio.Event()
         """Set when the last connection has been removed."""
         self.peers: set[Connected] = set()

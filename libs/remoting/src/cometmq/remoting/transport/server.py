@@ -24,7 +24,7 @@ from cometmq.remoting.transport.dispatch import (
     Refused,
 )
 from cometmq.remoting.transport.flow.connected import LEAVING
-from cometmq.remoting.transport.flow.next_turn import Walk
+from cometmq.remoting.transport.flow.turns import Walk
 from cometmq.remoting.transport.flow.writes import Writes
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Sockets

@@ -85,9 +85,10 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     that wait for each other to read would wait forever.
     """
     in_flight_max: int = 65_535
-    """A client's requests that are sent on one connection and not yet answered (the size of
-    RocketMQ's semaphore), or the unanswered requests of all connections of a server.
+    """Unanswered requests of all connections of a server together; of a client, also those that it
+    has sent on one connection (the size of RocketMQ's semaphore).
     """
+    in_flight_per_connection_max: int = 65_535
     calls_per_turn_max: int = 128
     """Requests of one connection that are served in a row before other connections get a turn. The
     number falls while many connections have a backlog: see `Turns.fell_behind`.

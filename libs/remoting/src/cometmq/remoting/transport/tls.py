@@ -9,6 +9,7 @@ pipe converts between the socket's bytes and the protocol's; it uses neither a s
 import asyncio
 import contextlib
 import ssl
+from collections import Counter
 from time import time  # noqa: TID251  # certificates expire by the system's clock
 from typing import Any, Final, TypeAlias
 
@@ -253,6 +254,8 @@ class TlsGate:
         self._settings = settings
         self._engine: TlsEngine | None = None
         self._watched: WatchedContext[ServerTls] | None = None
+        self.handshakes: Counter[bytes] = Counter()
+        """The incomplete handshakes of each host."""
         is_configured = settings.cert_path is not None or settings.need_client_auth != "none"
         if settings.mode != TlsMode.DISABLED and is_configured:
             self._watched = WatchedContext(settings, self._build)

@@ -31,7 +31,7 @@ from typing import Final
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.flow.connected import Connected
-from cometmq.remoting.transport.flow.next_turn import (
+from cometmq.remoting.transport.flow.turns import (
     CLOSED_PER_TURN,
     VISITS_PER_TURN,
     NextTurn,

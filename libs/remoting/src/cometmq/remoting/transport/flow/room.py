@@ -17,8 +17,8 @@ from typing import Final
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.connected import NO_ROOM, Connected
 from cometmq.remoting.transport.flow.fair_queue import FairQueue, Requester
-from cometmq.remoting.transport.flow.next_turn import VISITS_PER_TURN
 from cometmq.remoting.transport.flow.places import requester_of
+from cometmq.remoting.transport.flow.turns import VISITS_PER_TURN
 
 Work = Callable[[], None]
 

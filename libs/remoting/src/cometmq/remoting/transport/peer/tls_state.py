@@ -127,7 +127,8 @@ class TlsState:
     # The handshake
 
     def _begin_handshake(self) -> None:
-        counts, host = self._hub.handshakes, host_of(self._peer)
+        assert self._hub.tls is not None
+        counts, host = self._hub.tls.handshakes, host_of(self._peer)
         if counts[host] >= max(self._hub.places.connections_max // HOST_SHARE, HOST_MIN):
             raise RemoteProtocolError("too many incomplete TLS handshakes from this host")
         counts[host] += 1
@@ -137,7 +138,8 @@ class TlsState:
     def end_handshake(self) -> None:
         """Forget a handshake that is complete, or whose connection has ended."""
         if self._handshake is not None:
-            counts, host = self._hub.handshakes, host_of(self._peer)
+            assert self._hub.tls is not None
+            counts, host = self._hub.tls.handshakes, host_of(self._peer)
             self._handshake = None
             counts[host] -= 1
             if not counts[host]:
