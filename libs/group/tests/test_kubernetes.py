@@ -24,26 +24,6 @@ async def test_people_see_the_holder_and_the_epoch(fake):
     assert json.loads(fake.lease["metadata"]["annotations"][ANNOTATION])["group"] == "orders"
 
 
-async def test_a_write_whose_kept_connection_breaks_is_unknown_and_sent_once(fake):
-    port = fake.record()
-    base = (await port.create(new_record())).written
-    assert base
-    fake.answer = b""
-    assert (await port.replace(base, base.record.renewed())).answer is Answer.UNKNOWN
-    assert fake.requests == ["POST", "PATCH"]
-    assert fake.connections == 1
-
-
-async def test_a_read_whose_kept_connection_breaks_is_repeated_once(fake):
-    port = fake.record()
-    assert await port.read() is None
-    fake.answer = b""
-    with pytest.raises(RecordUnreachable, match="no usable response"):
-        await port.read()
-    assert fake.requests == ["GET"] * 3
-    assert fake.connections == 2
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

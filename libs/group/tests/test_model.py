@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short form of the exhaustive check; `make ha-model` is the long one."""
 
-import subprocess
-import sys
-
 import msgspec
 import pytest
 
 from cometmq.ha import in_sync, member
 from cometmq.ha.record import Record
-from cometmq.testing.ha.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main, walk
+from cometmq.testing.ha.check import CALM, SHORT, describe, is_bad, is_calm, walk
 from cometmq.testing.ha.explore import explore
 from cometmq.testing.ha.model import Model
 from cometmq.testing.ha.world import Bounds
@@ -66,26 +63,6 @@ def test_r9_without_the_old_set_nobody_is_electable(monkeypatch):
     assert report.stuck > 0
 
 
-@pytest.mark.parametrize("bounds", LONG, ids=describe)
-def test_the_long_form_starts(bounds):
-    assert not is_bad(explore(Model(bounds), states_max=500))
-
-
-def test_a_counterexample_is_printed_step_by_step(monkeypatch):
-    monkeypatch.setattr(member, "accepts", lambda one, epoch: True)
-    bounds = Bounds(in_sync=2, messages=1, epochs=3, writes=1, crashes=1)
-    lines = str(explore(Model(bounds), states_max=20_000)).splitlines()
-    assert lines[0] == "  1 elector makes 1 master of 2"
-    assert lines[-1].split(maxsplit=1)[1] == "VIOLATION: message 1 at 0 is lost: 1 has ()"
-
-
-def test_the_command_prints_a_line_for_each_run(capsys):
-    assert main(["--states", "200", "--walks", "3"]) == 0
-    output = capsys.readouterr().out
-    assert output.count(" states, depth ") == len((*SHORT, *LONG, *CALM))
-    assert "3 random walks, " in output
-
-
 def test_random_walks_keep_the_promises():
     for seed in range(300):
         bounds, report = walk(seed)
@@ -95,14 +72,3 @@ def test_random_walks_keep_the_promises():
 def test_a_random_walk_finds_a_dropped_rule(monkeypatch):
     monkeypatch.setattr(in_sync, "JOIN_CONDITIONS", ())
     assert any(is_bad(walk(seed)[1]) for seed in range(300))
-
-
-def test_a_seed_gives_the_same_walk_in_every_process():
-    code = "from cometmq.testing.ha.check import walk; print(walk(7))"
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=True, text=True
-        ).stdout
-        for _ in range(3)
-    }
-    assert len(outputs) == 1

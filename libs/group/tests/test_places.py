@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record's contract in memory and in files, injected faults, and locations in settings."""
 
-import asyncio
-
 import pytest
 
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
-from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import Versioned
 from cometmq.remoting.errors import SettingsError
-from cometmq.testing.ha.memory import Fault, MemoryPlace
-from cometmq.testing.ha.port_contract import CHECKS, FIRST, SECOND, new_record
+from cometmq.testing.ha.memory import MemoryPlace
+from cometmq.testing.ha.port_contract import CHECKS
 
 
 def existing(versioned: Versioned | None) -> Versioned:
@@ -41,54 +38,6 @@ def ports(request, tmp_path):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_contract(ports, check):
     await check(*ports)
-
-
-async def test_memory_loses_an_answer_of_a_write_that_landed():
-    place = MemoryPlace()
-    port = place.port()
-    port.faults.append(Fault.LOSE_ANSWER)
-    assert (await port.create(new_record())).answer is Answer.UNKNOWN
-    assert existing(await port.read()).record == new_record()
-
-
-async def test_memory_lands_a_write_late_unless_another_came_first():
-    place = MemoryPlace()
-    port = place.port()
-    base = existing((await port.create(new_record())).written)
-    port.faults.extend([Fault.LAND_LATE, Fault.LAND_LATE])
-    for wanted in ([FIRST, SECOND], [FIRST]):
-        outcome = await port.replace(base, base.record.renewed(wanted))
-        assert outcome.answer is Answer.UNKNOWN
-    assert await port.read() == base
-    assert place.land_late().answer is Answer.APPLIED
-    assert place.land_late().answer is Answer.CONFLICT
-    assert existing(await port.read()).record.in_sync == (FIRST, SECOND)
-
-
-async def test_memory_out_of_reach_fails_reads_and_answers_no_write():
-    place = MemoryPlace()
-    cut_off, other = place.port(), place.port()
-    cut_off.is_cut_off = True
-    with pytest.raises(RecordUnreachable, match="out of reach"):
-        await cut_off.read()
-    assert (await cut_off.create(new_record())).answer is Answer.UNKNOWN
-    assert await other.read() is None
-
-
-async def test_memory_delays_calls():
-    gate = asyncio.Event()
-    place = MemoryPlace()
-
-    async def delay():
-        await gate.wait()
-
-    slow = place.port(delay=delay)
-    async with asyncio.TaskGroup() as group:
-        writing = group.create_task(slow.create(new_record()))
-        await asyncio.sleep(0)
-        assert await place.port().read() is None
-        gate.set()
-    assert writing.result().answer is Answer.APPLIED
 
 
 def test_a_replaced_file_has_the_new_content_and_one_name(tmp_path):

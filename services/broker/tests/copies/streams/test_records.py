@@ -47,11 +47,6 @@ def stream(end: int = 0, **changes: int) -> RecordStream:
     return RecordStream(end, **limits)
 
 
-def test_the_log_of_these_tests_has_several_files() -> None:
-    assert len(LOG) > 3 * FILE_SIZE
-    assert FILE_SIZE in BORDERS
-
-
 @given(st.lists(st.integers(0, len(LOG)), max_size=40))
 def test_pieces_of_any_size_give_whole_records(cuts: list[int]) -> None:
     borders = sorted({0, len(LOG), *cuts})

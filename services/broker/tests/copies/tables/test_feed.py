@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables copied from a master: whole, change by change, and after failures."""
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -235,10 +234,3 @@ def test_tables_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     _, slave = led(tmp_path)
     slave.feed.apply(3, Changes(1, {"new.json": msgspec.Raw(b"{}")}))
     assert slave.feed.position == TablesPosition(3, 1)
-
-
-async def test_closing_needs_no_feed(tmp_path: Path) -> None:
-    master, _ = led(tmp_path)
-    async with asyncio.timeout(60):
-        await master.journal.close()
-    master.worker.close()

@@ -19,7 +19,6 @@ from cometmq.broker.copies.streams.frames import (
     Records,
     Report,
 )
-from cometmq.broker.copies.tables.feed import Changes
 from cometmq.remoting.errors import RemoteProtocolError
 
 OFFSETS = st.integers(0, 1 << 62)
@@ -70,22 +69,6 @@ def test_frames_survive_any_split(sent: list[tuple[bytes, Any]], cuts: list[int]
     ]
     assert found == [value for _, value in sent]
     assert reader.held_bytes == 0
-
-
-@given(EPOCHS, OFFSETS, st.integers(-1, 1 << 40), OFFSETS)
-def test_reports_are_decoded(epoch: int, offset: int, tables: int, heard_ms: int) -> None:
-    report = Report(epoch, offset, tables, heard_ms)
-    (frame,) = FrameReader(Kind.ACK).feed(frames.encode_report(report))
-    assert frames.decode_report(frame.body) == report
-
-
-@given(OFFSETS, st.integers(1, 64 << 10), st.binary(max_size=100))
-def test_requests_for_blocks_and_blocks_are_decoded(offset: int, size: int, data: bytes) -> None:
-    wanted = frames.WantedBlock(offset, size)
-    sent = frames.encode_wanted_block(wanted) + frames.encode_block(offset, data)
-    request, answer = FrameReader(Kind.WANT_BLOCK, Kind.BLOCK).feed(sent)
-    assert frames.decode_wanted_block(request.body) == wanted
-    assert frames.decode_block(answer.body) == (offset, data)
 
 
 def test_the_opening_cannot_begin_a_stream_of_rocketmq() -> None:
@@ -152,14 +135,6 @@ def test_malformed_bodies_are_refused(decode: Any, body: bytes, error: str) -> N
 def test_malformed_tables_are_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="CHANGES frame"):
         frames.decode_tables(Kind.CHANGES, memoryview(body))
-
-
-def test_tables_keep_their_bytes() -> None:
-    data = bytearray(frames.encode_tables(Kind.TABLES, 3, [("a", b"[1]"), ("b", b"{}")]))
-    changes = frames.decode_tables(Kind.TABLES, memoryview(data)[frames.HEADER_BYTES :])
-    data[:] = bytes(len(data))
-    assert isinstance(changes, Changes)
-    assert {name: bytes(raw) for name, raw in changes.tables.items()} == {"a": b"[1]", "b": b"{}"}
 
 
 def test_bodies_that_do_not_fit_are_not_encoded() -> None:

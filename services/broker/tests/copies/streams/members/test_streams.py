@@ -203,26 +203,6 @@ async def test_a_deposed_master_cuts_its_tail_and_follows(tmp_path: Path) -> Non
         assert old.visible_count == 50
 
 
-async def test_tails_of_several_epochs_are_cut_to_the_newest_common_one(tmp_path: Path) -> None:
-    """X led epoch 2 alone after M's epoch 1; M then led epoch 3 without X's messages."""
-    async with MemberNode(tmp_path, 0) as m, MemberNode(tmp_path, 1) as x:
-        await m.lead(1, [x])
-        await x.follow_member(m, 1)
-        await m.fill(5)
-        await until(lambda: is_equal(x, m))
-        common = m.end
-        await x.lead(2)
-        await x.fill(60)
-        await m.depose()
-        await m.lead(3)
-        await m.fill(40, body=b"three")
-        await x.follow_member(m, 3)
-        await until(lambda: is_equal(x, m))
-        assert x.log_bytes() == m.log_bytes()
-        assert x.history == [(1, 0), (3, common)]
-        assert [path.name for path in (x.folder / "cut").iterdir()] == [f"{common:020d}-2.tail"]
-
-
 async def test_every_epoch_is_saved_before_its_bytes_are_acknowledged(tmp_path: Path) -> None:
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         starts = []
@@ -354,18 +334,6 @@ async def test_no_heartbeat_is_left_out_because_a_tick_comes_early(
             await until(lambda: stream._confirm.sent_ms == sent.confirm_sent_ms)
             await until(lambda: master.reports[-1].sent_ms == stream._reported.heard_ms)
         assert max(ages_ms[10:]) < 1.1 * within_ms, ages_ms
-
-
-async def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
-    async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
-        await master.lead(1, [slave])
-        await slave.follow_member(master, 1)
-        for _ in range(3):
-            await master.fill(5)
-            await until(lambda: is_equal(slave, master))
-            for stream in list(master.sender._streams):
-                stream.close()
-        await until(lambda: slave.state.following.connect_count > 3)
 
 
 async def test_silence_closes_connections(tmp_path: Path) -> None:

@@ -273,26 +273,6 @@ async def test_a_full_disk_is_tried_again() -> None:
         await until(lambda: slave.end == master.end)
 
 
-async def test_a_slave_without_space_for_its_next_file_continues_once_there_is_some() -> None:
-    disk = MemoryDisk()
-    async with Node() as master, raw_master() as sender, Node(disk) as slave:
-        sent = await fill(master, 60)
-        log = master.log_bytes()
-        disk.fault = lambda operation, path: (
-            28 if operation == "create" and path.endswith("commitlog/00000000000000004096") else 0
-        )
-        sender.first_answer = lambda offset: encode_header(offset, len(log) - offset) + log[offset:]
-        slave.follow(sender.address)
-        await until(lambda: sender.connect_count > 2)
-        await until(lambda: slave.state.following.state is FollowState.FAILED)
-        assert slave.end == slave.store.commit_log.confirm_offset == 4096
-        assert not slave.log.named("replica.unfit")
-        disk.fault = None
-        await until(lambda: slave.end == master.end)
-        assert slave.log_bytes() == log
-        assert bodies(slave) == sent
-
-
 async def test_a_slave_that_could_not_read_what_it_appended_shows_it_later() -> None:
     disk = MemoryDisk()
     async with Node() as master, Node(disk) as slave:
