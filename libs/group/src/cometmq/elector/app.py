@@ -91,7 +91,6 @@ class ElectorApp:
         self.elector: Elector
 
     def check(self) -> None:
-        """Raise SettingsError if the settings contradict each other; an elector has no ports."""
         self.check_settings()
 
     def check_settings(self) -> None:
@@ -208,7 +207,6 @@ class ElectorApp:
                     await elector.wake.wait()
 
     async def _watch_record(self, record: RecordPort) -> None:
-        """Start a round after each change of the record."""
         while True:
             with contextlib.suppress(RecordUnreachable, RecordDamaged):  # the round reports it
                 async for _ in record.watch():

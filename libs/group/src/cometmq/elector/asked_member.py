@@ -27,7 +27,6 @@ ASK_INTERVALS: Final = 4
 it: that it can still write to the connection of an elector does not prove that this elector lives.
 """
 PUSH_LATE_MS: Final = 100
-"""A member is asked if its pushed status is late by this time."""
 
 
 class Link(Protocol):
@@ -47,11 +46,9 @@ class AskedMember:
         self.ordinal = ordinal
         self.link = link
         self.report: Report | None = None
-        """The member's answer in this round; None if there is none."""
         self.fault = "has not been asked yet"
         """Why the member did not answer; empty if it did."""
         self.is_silent = False
-        """Whether the member did not answer its last request."""
         self.is_gone = False
         """Whether the member is silent, and its host refuses connections: the process has ended."""
         self.given: tuple[object, ...] = ()
@@ -103,8 +100,6 @@ class AskedMember:
 
 
 class AskedMembers:
-    """All members of a group."""
-
     def __init__(
         self,
         links: Mapping[int, Link],
@@ -176,7 +171,6 @@ class AskedMembers:
                     group.create_task(member.ask(timeout_ms=self._timeout_ms, now_ms=now_ms))
 
     async def close(self) -> None:
-        """Stop waiting for the answers to probes."""
         await self._probes.close()
 
     def _start_probe(self, member: AskedMember) -> None:

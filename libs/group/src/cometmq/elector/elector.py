@@ -233,7 +233,6 @@ class Elector:
                 pass
 
     async def _write(self, write: Awaitable[Outcome], record: Record, cause: str) -> Outcome:
-        """Write the record; the next round reads it, whatever the outcome."""
         outcome = await write
         self.stats.writes[outcome.answer.value] += 1
         self.wake.set()

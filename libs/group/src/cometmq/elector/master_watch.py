@@ -25,7 +25,6 @@ class MasterWatch:
         opened: Callable[[], None],
         log: Log,
     ) -> None:
-        """`opened` is called when a master opens."""
         self._stats = stats
         self._timing = timing
         self._now_ms = now_ms
@@ -54,7 +53,6 @@ class MasterWatch:
         self._stats.has_master = any(one.role.is_leading and one.epoch >= known for one in statuses)
 
     def is_settled(self, found: Versioned, read_ms: int, members: AskedMembers) -> bool:
-        """Return whether the master is open and not lost."""
         self._watched = losses.watched(self._watched, found, read_ms)
         record, statuses = found.record, members.statuses
         return (
@@ -92,7 +90,6 @@ class MasterWatch:
         return loss
 
     def loss(self, found: Versioned, statuses: Statuses, holder: AskedMember | None) -> Loss | None:
-        """Return why the master is lost; None if it is not."""
         assert self._watched is not None
         now_ms = self._now_ms()
         return losses.loss(

@@ -37,11 +37,8 @@ class ElectorStats(msgspec.Struct):
     """
     waiting: Wait | None = None
     elections: Counter[str] = msgspec.field(default_factory=_no_elections)
-    """Elections by cause."""
     orders: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
-    """Orders by kind and outcome."""
     writes: Counter[str] = msgspec.field(default_factory=Counter)
-    """Writes to the record, by outcome."""
     last_outage_ms: int = 0
     """Time from the last loss of a master to the next opening, both as seen by this elector."""
 

@@ -49,7 +49,6 @@ class OpenGroup:
         return tuple(report.status for report in self.reports.values())
 
     async def read(self) -> Versioned | None:
-        """Return the record; raise GroupFailed if it cannot be read."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_MS / 1000):
                 found = await self.record.read()
@@ -67,7 +66,6 @@ class OpenGroup:
         return found
 
     async def found(self) -> Versioned:
-        """Return the record; raise GroupFailed if there is none."""
         found = await self.read()
         if found is None:
             raise GroupFailed(
@@ -84,14 +82,12 @@ class OpenGroup:
                 tasks.create_task(self._ask(ordinal))
 
     async def report_of(self, ordinal: int) -> Report:
-        """Ask one member for its status; raise GroupFailed if it does not answer."""
         await self._ask(ordinal)
         if ordinal in self.faults:
             raise GroupFailed(self.faults[ordinal])
         return self.reports[ordinal]
 
     def has_master(self, record: Record) -> bool:
-        """Return whether the master named in the record reports itself as the master."""
         report = self.reports.get(record.holder.ordinal)
         return report is not None and leads(report.status, record)
 

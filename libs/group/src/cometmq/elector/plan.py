@@ -17,10 +17,7 @@ from cometmq.runtime.tls_keys import Label, client_tls
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A group and the addresses of its members."""
-
     group: Group
-    """The group without its leaving members."""
     whole: Group
     """The group including its leaving members, whose copies count when the record is restored."""
     leaving: frozenset[int]
@@ -57,13 +54,11 @@ def plan_of(settings: ElectorSettings) -> Plan:
 
 
 def record_of(settings: ElectorSettings, label: Label = str) -> RecordPort:
-    """Open the group's record; raise SettingsError if its location is malformed."""
     login = settings.etcd_user, settings.etcd_password
     return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
 
 def timing_of(settings: ElectorSettings) -> Timing:
-    """Return the lease and heartbeat intervals that the failover rules use."""
     return Timing.renewed_within(
         settings.renew_deadline_mills, heard_within_ms=settings.heard_within_mills
     )

@@ -76,7 +76,6 @@ class Restoration:
             self._acceptance = None  # an earlier epoch was read before the record was deleted
 
     def created(self) -> None:
-        """Mark the acceptance as used, because a creation of the record was answered."""
         if self._acceptance is not None:
             self._acceptance.is_used = True
 
@@ -113,7 +112,6 @@ class Restoration:
         )
 
     def _accepted(self, statuses: Statuses) -> Acceptance | None:
-        """Return the acceptance if it applies to the stores that answer now."""
         accepted = self._acceptance
         if accepted is None or accepted.is_used or not self.is_accepting_loss:
             return None

@@ -14,8 +14,6 @@ EXAMPLE: Final = "0=10.0.0.1:10913;1=10.0.0.2:10913"
 
 
 class ControlKeys(tls_keys.ClientKeys, frozen=True, kw_only=True):
-    """The TLS keys of calls to control ports."""
-
     enable: Annotated[
         bool, GUARD, "Connect to the control ports over TLS; servers are verified."
     ] = msgspec.field(default=False, name="tls.enable")

@@ -18,8 +18,6 @@ LOOK_MS: Final = 100
 
 
 class Planned(NamedTuple):
-    """A switchover that can be carried out now."""
-
     record: Record
     master: int
     order: HandOver
@@ -28,7 +26,6 @@ class Planned(NamedTuple):
 
     @property
     def in_sync(self) -> list[int]:
-        """The ids of the brokers in sync, in ascending order."""
         return sorted(copy.ordinal for copy in self.record.in_sync)
 
 

@@ -80,7 +80,6 @@ class MemberControl:
 async def serve_control(
     broker: Broker, copies: Joined, discard: Callable[[], None]
 ) -> ControlServer:
-    """Start the control server on the configured port."""
     settings = broker.settings
     tls = server_tls(settings, broker.config.loaded.label)
     server = ControlServer(

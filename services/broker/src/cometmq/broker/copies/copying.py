@@ -34,8 +34,6 @@ from cometmq.runtime.worker import Worker
 
 
 class Copying:
-    """A broker's replication: its server for slaves, and its part in a broker group."""
-
     def __init__(
         self,
         broker: Broker,
@@ -60,7 +58,6 @@ class Copying:
         clients: Callable[[], Collection[PeerProtocol]],
         record: RecordPort | None,
     ) -> None:
-        """Build the broker's membership in its broker group; `begin` starts it."""
         broker = self._broker
         assert broker.tables.journal is not None
         opened = await self._workers.store.submit(
@@ -72,7 +69,6 @@ class Copying:
         self._stack.push_async_callback(self.joined.close)
 
     async def listen(self, host: str, port: int) -> None:
-        """Listen for slaves and other members."""
         await self._server.listen(host, port)
         risk = "" if self.joined is None else exposure(self._broker.settings)
         if risk:

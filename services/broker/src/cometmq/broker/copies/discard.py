@@ -31,8 +31,6 @@ def stop_process() -> None:
 
 
 class Discard:
-    """The order to discard the store, from its acceptance until the broker has stopped."""
-
     def __init__(self, request_stop: Callable[[], None] = stop_process) -> None:
         self.request_stop = request_stop
         self._is_wanted = False
@@ -56,7 +54,6 @@ class Discard:
 
 
 def why_not(settings: BrokerSettings) -> str:
-    """Return why the files cannot be moved aside; empty if they can."""
     log = settings.store_path_commit_log
     if log and Path(log).expanduser().parent != Path(settings.store_path_root_dir).expanduser():
         return f"the commit log is in a folder of its own (storePathCommitLog={log})"

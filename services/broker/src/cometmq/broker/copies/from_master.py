@@ -82,7 +82,6 @@ class MasterCopies:
         self._failed: set[str] = set()
 
     async def step(self) -> None:
-        """Copy all tables once, and compare the logs."""
         if not self._is_slave() or not self._master_address():
             return
         steps: Mapping[str, Callable[[], Awaitable[None]]] = {
@@ -178,7 +177,6 @@ class MasterCopies:
             )
 
     async def _newest_record(self) -> MessageRecord | None:
-        """Return the last message of this broker's log."""
         return await found(self._broker, self._broker.store.reader.newest_record())
 
     def _check_name(self, address: str, body: bytes) -> None:
@@ -262,5 +260,4 @@ class MasterCopies:
 
 
 def _identity(record: MessageRecord) -> tuple[object, ...]:
-    """Return fields that differ if two masters stored different messages at one offset."""
     return record.topic, record.queue_id, record.queue_offset, record.store_timestamp, record.body

@@ -82,17 +82,13 @@ FOLLOWERS_POLL_S: Final = 0.05
 
 
 class Joined:
-    """A broker's membership in its group, which the broker starts and stops."""
-
     def __init__(self, parts: Parts) -> None:
-        """Build the roles of a member, without starting it."""
         self.parts = parts
         self.member = parts.member
         self.roles = self.member.duties = RoleChanges(parts)
         self.hook = _role_hook(parts.broker)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return the background loops of the membership, by name."""
 
         server, log = self.parts.around.server, self.parts.broker.log
 
@@ -128,7 +124,6 @@ class Joined:
             # An elector that does not know of the stop may have made this broker the master again.
 
     async def _hand_over(self, leading: MasterRole) -> bool:
-        """Hand over; return whether another broker is now the master."""
         ready = self._successors(leading)
         for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
             if ready or len(in_sync.certain_set(leading.view)) == 1:
@@ -149,7 +144,6 @@ class Joined:
         return [one for one in self.parts.sender.followers() if one.copy in members]
 
     async def close(self) -> None:
-        """Stop following and leading; call this when the loops have ended."""
         await self.parts.follower.leave()
         self.parts.sender.stop()
         if self.hook is not None:
@@ -215,7 +209,6 @@ def _gate(
 
 
 def _role_hook(broker: Broker) -> RoleHook | None:
-    """Return the hook for changes of the role; None if the setting is empty."""
     settings, role = broker.settings, broker.role
     if not settings.role_hook:
         return None

@@ -17,8 +17,6 @@ SETTING: Final = "groupKeyFile"
 
 
 class MemberKeys:
-    """The keys in the key file, which a worker thread reloads; empty without a key file."""
-
     def __init__(
         self, file: KeyFile | None = None, *, worker: Worker | None = None, log: Log = NO_LOG
     ) -> None:
@@ -32,7 +30,6 @@ class MemberKeys:
         return () if self._file is None else self._file.keys
 
     def poll(self) -> None:
-        """Check whether the file has changed; called by a timer."""
         if self._file is not None and self._worker is not None and self._polling is None:
             self._polling = self._worker.submit(self._file.refresh)
             self._polling.add_done_callback(self._polled)

@@ -30,8 +30,6 @@ _EXAMPLE = "for example 0=10.0.0.1:10911;1=10.0.0.2:10911"
 
 
 class MemberAddress(msgspec.Struct, frozen=True):
-    """The addresses of a member's main port and replication port."""
-
     broker: str
     replication: str
 
@@ -40,7 +38,6 @@ MemberAddresses = Mapping[int, MemberAddress]
 
 
 def parse_members(text: str) -> MemberAddresses:
-    """Parse the setting groupMembers into brokers by id; raise SettingsError if it is malformed."""
     members: dict[int, MemberAddress] = {}
     for item in filter(None, (part.strip() for part in text.split(";"))):
         number, equals, address = item.partition("=")
@@ -64,13 +61,11 @@ def parse_members(text: str) -> MemberAddresses:
 
 
 def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
-    """Open the broker group's record; raise SettingsError if its location is malformed."""
     login = settings.etcd_user, settings.etcd_password
     return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
 
 def timing_of(settings: BrokerSettings) -> Timing:
-    """Return the lease and heartbeat intervals of a member."""
     return Timing.renewed_within(
         settings.renew_deadline_mills,
         heard_within_ms=settings.heard_within_mills,
@@ -79,7 +74,6 @@ def timing_of(settings: BrokerSettings) -> Timing:
 
 
 def check_members(settings: BrokerSettings, label: Label = str) -> None:
-    """Raise SettingsError if the settings of a broker group contradict each other."""
     faults = Faults()
     members = faults.attempt(lambda: parse_members(settings.group_members))
     faults.attempt(lambda: record_of(settings, label))
@@ -125,7 +119,6 @@ def exposure(settings: BrokerSettings) -> str:
 
 @lru_cache(maxsize=8)  # a pure function; watches of the status call it ten times a second
 def is_loopback(host: str) -> bool:
-    """Return whether a port on this address can be reached from this host only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

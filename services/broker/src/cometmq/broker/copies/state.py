@@ -13,8 +13,6 @@ from cometmq.broker.copies.unfit import Unfit
 
 @dataclass(slots=True, eq=False)
 class Slave:
-    """A connected slave, as seen by its master."""
-
     address: str
     sent_offset: int = 0  # end of the bytes that were sent or that the slave asked to skip
     acked_offset: int = 0  # end of its log as it last reported it
@@ -30,7 +28,6 @@ class Slaves:
         self.sent_bytes = 0
 
     def following(self) -> list[Slave]:
-        """Return the slaves that are receiving the log."""
         return [slave for slave in self.connected if slave.is_following]
 
     def acked_offset(self) -> int:
@@ -45,14 +42,11 @@ class Slaves:
         return any(end - slave.acked_offset < behind_bytes_max for slave in following)
 
     def lags(self, end: int) -> Iterable[tuple[str, int]]:
-        """Return the address of each slave and how many bytes it is behind."""
         following = self.following()
         return [(slave.address, max(0, end - slave.acked_offset)) for slave in following]
 
 
 class FollowState(StrEnum):
-    """The state of a slave's replication from its master."""
-
     IDLE = "idle"
     """The broker is not a slave, or it knows no master."""
     CONNECTING = "connecting"
@@ -65,8 +59,6 @@ class FollowState(StrEnum):
 
 @dataclass(slots=True)
 class FollowProgress:
-    """The progress of this broker as a slave."""
-
     state: FollowState = FollowState.IDLE
     unfit: Unfit | None = None
     unfit_detail: str = ""
@@ -95,8 +87,6 @@ class CopiesInSync(Protocol):
 
 @dataclass(slots=True)
 class Replication:
-    """This broker's replication as a master and as a slave, because roles change."""
-
     slaves: Slaves = field(default_factory=Slaves)
     following: FollowProgress = field(default_factory=FollowProgress)
     in_sync: CopiesInSync | None = None
@@ -104,7 +94,6 @@ class Replication:
     elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
 
     def copies(self) -> Sequence[int] | None:
-        """Return the ids of the brokers in sync; None unless this broker leads a broker group."""
         in_sync = self.in_sync
         return None if in_sync is None or in_sync.has_ended() else in_sync.copies()
 

@@ -71,18 +71,14 @@ PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER, Unfit.STOPPING}
 
 
 class UnfitLog(CometError):
-    """A slave cannot follow its master, for one of the reasons in `Unfit`."""
-
     def __init__(self, reason: Unfit, text: str) -> None:
         super().__init__(text)
         self.reason = reason
 
     @property
     def is_passing(self) -> bool:
-        """Whether the problem goes away without an operator's help."""
         return self.reason in PASSING
 
     @property
     def action(self) -> str:
-        """The action that an operator can take."""
         return ACTIONS[self.reason]

@@ -70,8 +70,6 @@ class Client(Protocol):
 
 
 class Diversion:
-    """Holds or forwards requests; role changes decide which."""
-
     def __init__(
         self,
         client: Client,
@@ -99,7 +97,6 @@ class Diversion:
         self.forwarded_count = 0
 
     def hold(self) -> None:
-        """Hold requests that change state from now on."""
         self._target = ""
         self._handed_over_ms = None
         if self._opened is None:
@@ -107,12 +104,10 @@ class Diversion:
         self._note_changed()
 
     def serve_here(self) -> None:
-        """Serve the held requests and all later ones here."""
         self._handed_over_ms = None
         self._release("")
 
     def forward(self, address: str, epoch: int) -> None:
-        """Forward held and later requests that change state to the master of an epoch."""
         self._forwarding_ms = self._now_ms()
         self._epoch = self._epoch_reported = epoch
         if self._opened is not None:
@@ -145,7 +140,6 @@ class Diversion:
         self._changed = asyncio.Event()
 
     def divertible(self, serve: Handler[ContextT]) -> Handler[ContextT]:
-        """Return the handler, wrapped so that its requests may be held or forwarded."""
 
         def divertible(context: ContextT, call: Call[Any]) -> Result:
             if self._opened is not None or self._target:
@@ -157,7 +151,6 @@ class Diversion:
         return divertible
 
     def _is_astray(self, call: Call[Any]) -> bool:
-        """Return whether a request was forwarded to this broker although it is not the master."""
         return (self._permission.confirmation is None or bool(self._target)) and is_forwarded(call)
 
     def _not_served(self) -> Reply:
@@ -202,7 +195,6 @@ class Diversion:
                 await asyncio.sleep(pause_ms / 1000)
 
     async def _held(self, opened: asyncio.Event) -> None:
-        """Wait until the switchover has ended or failed."""
         self.held_count += 1
         try:
             await opened.wait()
@@ -274,7 +266,6 @@ class Diversion:
 
 
 def _epoch_of_refusal(response: Response) -> int | None:
-    """Return the value of NOT_SERVED in a refusal; None if it is missing or malformed."""
     try:
         return int(response.ext[NOT_SERVED])
     except (KeyError, ValueError):

@@ -23,13 +23,10 @@ KINDS: Final = {
 
 
 class Gate(NamedTuple):
-    """Both parts of the gate; role changes set what they do."""
-
     permission: Permission
     diversion: Diversion
 
     def guarded(self, handlers: Mapping[int, Handler[ContextT]]) -> dict[int, Handler[ContextT]]:
-        """Return the handlers, wrapped so that their requests pass through this gate."""
         return {
             code: self._guard(KINDS[code], handler) if code in KINDS else handler
             for code, handler in handlers.items()

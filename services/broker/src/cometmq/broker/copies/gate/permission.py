@@ -38,8 +38,6 @@ class Confirming(Protocol):
 
 
 class Permission:
-    """Wraps handlers so that they, or their answers, wait for confirmations."""
-
     def __init__(
         self,
         *,
@@ -55,7 +53,6 @@ class Permission:
         self._now_ms = now_ms
 
     def may_read(self) -> bool:
-        """Return whether consumers may see the ends of queues (R6)."""
         leader = self.confirmation
         return self._may_read_copy() if leader is None else leader.may_read()
 
@@ -148,10 +145,8 @@ class Permission:
 
 
 def not_the_master(reason: str = "") -> ServiceNotAvailable:
-    """Return the refusal that makes clients look up the master."""
     return ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now{reason and f', {reason}'}")
 
 
 async def settled(result: Result) -> Any:
-    """Return a handler's answer; await it if necessary."""
     return await result if inspect.isawaitable(result) else result

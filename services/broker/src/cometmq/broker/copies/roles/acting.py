@@ -10,11 +10,9 @@ class Acting:
     """A role. The defaults are right for a broker that neither leads nor follows."""
 
     def confirm_offset(self) -> int:
-        """Return the last confirm offset that this broker knows; 0 if it knows none."""
         return 0
 
     def has_lost_master(self) -> bool:
-        """Return whether this broker follows a master that is silent, or cannot be reached."""
         return False
 
     def look_after_clients(self) -> None:

@@ -71,8 +71,7 @@ class Confirmation(ABC):
         """Handle a new confirm offset: every copy in the in-sync set has the log up to it."""
 
     @abstractmethod
-    def acknowledged(self, offset: int) -> None:
-        """Answer the puts up to this offset."""
+    def acknowledged(self, offset: int) -> None: ...
 
     @abstractmethod
     def in_sync_changed(self, *, has_enough: bool) -> None:
@@ -83,7 +82,6 @@ class Confirmation(ABC):
         """Stop acknowledging, because this master's lease has lapsed."""
 
     def end(self) -> None:
-        """Stop: nothing is confirmed or acknowledged from now on."""
         self._is_ended = True
         self.write_wanted.set()
         self._notify()
@@ -126,7 +124,6 @@ class Confirmation(ABC):
         self.write_wanted.set()
 
     def drop(self, ordinal: int) -> None:
-        """Keep a broker out of the in-sync set."""
         self._dropped.add(ordinal)
         self.write_wanted.set()
 
@@ -172,7 +169,6 @@ class Confirmation(ABC):
         return tuple(sorted(copy.ordinal for copy in members if copy not in unfit))
 
     def has_successor(self) -> bool:
-        """Return whether another copy is certain to be in sync, so that it can take over."""
         return len(in_sync.certain_set(self.view)) > 1
 
     def has_enough_copies(self) -> bool:
@@ -180,7 +176,6 @@ class Confirmation(ABC):
         return in_sync.may_acknowledge(self.view, self._min_in_sync)
 
     def copy_count(self) -> int:
-        """Return the number of copies that the record asks for."""
         return self.view.base.record.copies
 
     def _is_heard_within(self, copy: Copy, factor: float) -> bool:
@@ -192,15 +187,12 @@ class Confirmation(ABC):
     # Permission to answer
 
     def is_lapsed(self) -> bool:
-        """Return whether this master must stop acknowledging."""
         return self._is_ended or self.now_ms() >= self._valid_until_ms
 
     def may_read(self) -> bool:
-        """Return whether consumers may see the ends of queues (R6)."""
         return not self._is_ended and in_sync.may_read(self.view, self.view.confirmed)
 
     def may_answer_unlogged(self) -> bool:
-        """Return whether locks and offset commits may be answered (decision 8)."""
         return not self.is_lapsed() and fencing.may_answer_unlogged(
             self.view,
             self.now_ms(),
@@ -211,7 +203,6 @@ class Confirmation(ABC):
         )
 
     def has_confirmed_tables(self, tables: int) -> bool:
-        """Return whether every copy in the in-sync set has this many table changes of the epoch."""
         return self.view.confirmed_tables >= tables
 
     async def progress(self) -> None:

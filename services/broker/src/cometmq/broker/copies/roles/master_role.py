@@ -17,10 +17,7 @@ from cometmq.store.writing.write_state import Refusal
 
 
 class MasterRole(Confirmation, Acting):
-    """The role of the master in one epoch."""
-
     def __init__(self, parts: Parts, view: Leadership) -> None:
-        """Begin to lead; the record of `view` must just have been read or written."""
         self._parts = parts
         self._broker = broker = parts.broker
         self._is_cut_off = False
@@ -45,7 +42,6 @@ class MasterRole(Confirmation, Acting):
             self._parts.around.close_peers()
 
     def before_write(self) -> None:
-        """Close all connections if the lease has lapsed."""
         if not self.has_ended() and self.is_lapsed():
             self.lapsed()
             self._parts.around.close_peers()
@@ -74,7 +70,6 @@ class MasterRole(Confirmation, Acting):
         )
 
     def _is_ready(self, successor: int) -> bool:
-        """Return whether every put is answered and the successor is connected."""
         followers = self._parts.sender.followers()
         is_connected = any(one.copy.ordinal == successor for one in followers)
         return is_connected and not len(self._broker.store.upkeep.pending)

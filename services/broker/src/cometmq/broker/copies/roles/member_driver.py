@@ -43,8 +43,6 @@ FULL_RETRY_MS: Final = 1_000
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How recent a broker's log and tables are, its lag, and whether its disk has room."""
-
     last_log_epoch: int
     max_offset: int
     tables_epoch: int = 0
@@ -101,7 +99,6 @@ class MemberDriver:
         log: Log,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`state` is the saved result of `cometmq.ha.state.started`; `worker` writes the file."""
         self.saved = state
         """The state that is on the disk."""
         self.state = Member(me=state.copy, promised=state.promised)
@@ -320,7 +317,6 @@ class MemberDriver:
                 await self.duties.perform(action)
 
     async def _save(self, state: State, *, is_repair: bool = False) -> None:
-        """Save a state unless it is saved already; raise OSError if that fails."""
         if state != self.saved or is_repair:
             await self._worker.submit(partial(self._file.save, state))
             self.saved = state

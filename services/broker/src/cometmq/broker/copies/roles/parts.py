@@ -40,8 +40,6 @@ HOST = Surroundings()
 
 
 class Client(Protocol):
-    """A connection of a client."""
-
     @property
     def is_open(self) -> bool:
         """Whether the connection is still usable."""
@@ -63,15 +61,12 @@ class Around(NamedTuple):
     host: Surroundings = HOST
 
     def close_peers(self) -> None:
-        """Close all connections of clients and of RocketMQ's slaves."""
         for one in self.clients():
             one.reset()
         self.server.close_slaves()
 
 
 class Parts(NamedTuple):
-    """What the roles of a member work with."""
-
     broker: Broker
     around: Around
     member: MemberDriver
@@ -84,5 +79,4 @@ class Parts(NamedTuple):
 
     @property
     def host(self) -> Surroundings:
-        """The host's clocks, randomness and files."""
         return self.around.host

@@ -30,7 +30,6 @@ IDLE_READ_MS: Final = 1_000
 """
 
 RETRY_MS: Final = 200
-"""Pause after a failed read or write of the record."""
 
 PAUSE_MS: Final = 1_000
 """Minimum interval between reads that claims cause. A claim is unconfirmed after a second read:
@@ -38,7 +37,6 @@ members fenced for a new record may name its epoch first.
 """
 
 REPORT_MS: Final = 60_000
-"""Minimum interval between warnings about unconfirmed claims."""
 
 
 class Read(NamedTuple):
@@ -75,12 +73,10 @@ class EpochClaims:
         self._reported_s: float | None = None
 
     def note(self, epoch: int) -> None:
-        """Check a claim, now or when the pause is over."""
         self._highest = max(self._highest, epoch)
         self._is_waiting.set()
 
     async def run(self) -> None:
-        """Check claims until cancelled."""
         while True:
             await self._is_waiting.wait()
             claimed = await self._checked(0)
@@ -129,7 +125,6 @@ class RecordWatch:
         self._seen: tuple[object, ...] = ()
 
     async def run(self) -> None:
-        """Read and watch the record; the caller cancels this."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_reading(), name="member-reads")
             group.create_task(self._keep_watching(), name="member-watch")

@@ -19,9 +19,7 @@ from cometmq.remoting.log import Log
 
 RENEWALS_PER_DEADLINE: Final = 4
 PAUSE_MS: Final = 200
-"""Pause after a failed read or write of the record, before the record is read again."""
 HAND_OVER_PAUSE_MS: Final = 5
-"""Interval at which a hand-over checks whether the target has caught up."""
 
 
 async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
@@ -52,12 +50,10 @@ class RecordWriter:
         self._copies: int | None = None
 
     def resize(self, copies: int) -> None:
-        """Store a new number of copies with the next write of the record."""
         self._copies = copies
         self._confirmation.write_wanted.set()
 
     def record_seen(self, found: Versioned | None) -> None:
-        """Read the record if a watch shows a version that this master did not write."""
         confirmation = self._confirmation
         is_news = found is not None and found.version != confirmation.view.base.version
         if is_news and not self._writing.locked():

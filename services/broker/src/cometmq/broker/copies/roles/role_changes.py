@@ -55,8 +55,6 @@ ROOM_PERCENT: Final = 5
 
 
 class SlaveRole(Acting):
-    """Copies the log and the tables of a master."""
-
     def __init__(self, parts: Parts) -> None:
         self._broker = parts.broker
         self._replica = parts.follower.replica
@@ -122,7 +120,6 @@ class RoleChanges:
                     group.create_task(leading.writer.run(), name="member-leader")
 
     def before_write(self) -> None:
-        """Close all connections if this master's lease has lapsed; runs before answers are sent."""
         self.acting.before_write()
 
     def _log_grew(self) -> None:
@@ -275,7 +272,6 @@ class RoleChanges:
         broker.clients.locks.clear()
 
     def _deactivate(self) -> None:
-        """End the role of master or slave."""
         if isinstance(self.acting, MasterRole):
             self._confirmed_led = self.acting.confirm_offset()
             self.acting.end()

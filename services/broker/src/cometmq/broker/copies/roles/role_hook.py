@@ -25,7 +25,6 @@ _OUTPUT_MAX: Final = 500
 
 
 def check_hook(program: str, *, setting: str) -> None:
-    """Raise SettingsError unless the setting is the path of a program."""
     if not Path(program).is_absolute():
         raise SettingsError(f"{setting}={program}: give the absolute path of a program")
     if not Path(program).is_file():
@@ -46,12 +45,10 @@ class RoleHook:
         self._log = log
 
     def tell(self, state: RoleState) -> None:
-        """Run the program for this role as soon as the current call has ended."""
         self._wanted = state
         self._changed.set()
 
     async def run(self) -> None:
-        """Run the program for the current role, and after each change; the caller cancels this."""
         while True:
             self._changed.clear()
             state = self._wanted
@@ -66,7 +63,6 @@ class RoleHook:
                     await self._changed.wait()
 
     async def stopped(self) -> None:
-        """Tell the program that this broker stops, when `run` has ended."""
         fault = await self._call(STOPPED, self._wanted.epoch, STOP_TIMEOUT_S)
         if fault:
             self._log.warning(

@@ -119,16 +119,13 @@ class StaleClients:
         self._left: set[Client] = set()
 
     def begin(self) -> None:
-        """Note that another broker becomes the master."""
         self._due_ms = [self._now_ms() + after_ms for after_ms in AFTER_MS]
 
     def end(self) -> None:
-        """Note that this broker is the master again."""
         self._due_ms.clear()
         self._left.clear()
 
     def tick(self) -> None:
-        """Close the connections that are due and have no request under way."""
         if self._due_ms and self._now_ms() >= self._due_ms[0]:
             self._due_ms.pop(0)
             self._left = set(self._clients())
@@ -174,7 +171,6 @@ class Watchdog:
             self._dead_man.disarm()
 
     def leave(self) -> None:
-        """Disarm the timer for good, because this broker is stopping, which may take long."""
         self._is_leaving = True
         self._dead_man.disarm()
 

@@ -35,18 +35,14 @@ SILENT_MS: Final = 5_000
 """How long a member waits for an answer before it may send a request on another connection."""
 
 PAUSE_MS: Final = 50
-"""Minimum interval between two answers."""
 
 
 class BlockTurn:
-    """Permits one connection of a broker at a time to request a block."""
-
     def __init__(self) -> None:
         self._owner: BlockExchange | None = None
         self._since_ms = 0
 
     def take(self, exchange: "BlockExchange", now_ms: int) -> bool:
-        """Return whether this connection may send a request now; if so, it has the turn."""
         if self._owner is not None and now_ms - self._since_ms < SILENT_MS:
             return False
         self._owner, self._since_ms = exchange, now_ms
@@ -58,8 +54,6 @@ class BlockTurn:
 
 
 class BlockExchange:
-    """The requests and answers of one connection."""
-
     def __init__(
         self,
         store: MessageStore,
@@ -70,7 +64,6 @@ class BlockExchange:
         peer: str,
         log: Log,
     ) -> None:
-        """`worker` reads blocks; `peer` names the other side in events."""
         self._store = store
         self._turn = turn
         self._worker = worker
@@ -92,7 +85,6 @@ class BlockExchange:
         self._transport = transport
 
     def close(self) -> None:
-        """Send no requests and answers from now on."""
         self._transport = None
         self._turn.end(self)
 

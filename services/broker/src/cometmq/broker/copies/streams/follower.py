@@ -36,8 +36,6 @@ BRIEF_MS: Final = 3_000
 
 
 class Follower:
-    """Follows one master at a time, and reconnects whenever the connection ends."""
-
     def __init__(self, replica: MemberReplica, proving: Proving) -> None:
         self.replica = replica
         self._proving = proving
@@ -92,7 +90,6 @@ class Follower:
     # Connections
 
     async def _try(self, epoch: int, master: int, where: str) -> None:
-        """Follow until the connection ends, and report why it ended."""
         replica = self.replica
         began_ms, connect_count = replica.now_ms(), replica.status.connect_count
         try:
@@ -176,7 +173,6 @@ class Follower:
         )
 
     def _note(self, error: Exception, where: str, *, is_brief: bool) -> None:
-        """Report why the connection ended."""
         status = self.replica.status
         is_usual = isinstance(error, ConnectionLost | OSError)
         if isinstance(error, MasterRefused):

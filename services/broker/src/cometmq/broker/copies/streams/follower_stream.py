@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 
 class Heard(NamedTuple):
-    """A follower's progress, as last reported to the master."""
-
     ack: Ack
     sent_ms: int
     """When the master sent the last CONFIRM that the follower had received, by `now_ms`. The
@@ -81,7 +79,6 @@ class TableStream:
         turns: SendTurns,
         is_paused: Callable[[], bool],
     ) -> None:
-        """`is_paused` returns whether the connection accepts no more output for now."""
         self._feed = feed
         self._write = write
         self._turns = turns
@@ -125,7 +122,6 @@ class FollowerStream(ServedStream):
         address: str,
         proven: Proven | None = None,
     ) -> None:
-        """`proven` is what the connection has proven; None for one that may be unproven."""
         super().__init__(sender, transport, address, sender.store.commit_log.view_to_end)
         self._sender = sender
         self.proven = proven
@@ -142,7 +138,6 @@ class FollowerStream(ServedStream):
         )  # fmt: skip
         self._is_sent_later = False
         self.confirm_sent_ms = sender.now_ms()
-        """The time in the last sent CONFIRM frame."""
         self._is_confirm_unsent = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
         self._is_confirm_fresh = False  # records have carried it since the last timer
@@ -181,7 +176,6 @@ class FollowerStream(ServedStream):
         self._sender.ended(self)
 
     def refuse(self, error: UnfitLog) -> None:
-        """Send the reason, then close the connection."""
         self._sender.port.note_refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
         self._ended()
@@ -191,7 +185,6 @@ class FollowerStream(ServedStream):
             close_soon(self.transport)
 
     def view(self) -> FollowerView:
-        """Return a snapshot for status and metrics."""
         assert self.copy is not None
         report = self._acked
         return FollowerView(
@@ -227,7 +220,6 @@ class FollowerStream(ServedStream):
             welcome(b"")
 
     def _check_proven(self, identity: Identity) -> None:
-        """Raise UnfitLog if HELLO names another member than the proof."""
         if self.proven is not None and self.proven.name != name_of(identity):
             raise UnfitLog(
                 Unfit.UNPROVEN,
@@ -301,7 +293,6 @@ class FollowerStream(ServedStream):
     # Damaged blocks
 
     def ask(self) -> None:
-        """Request the next damaged block below the confirm offset from the follower."""
         self._blocks.tick(min(self._acked.offset, self._sender.confirmed))
 
     def _exchange(self, kind: Kind, body: memoryview) -> None:
@@ -315,7 +306,6 @@ class FollowerStream(ServedStream):
     # Output to the follower
 
     def wake(self) -> None:
-        """Send the data that the follower lacks, until its connection accepts no more."""
         if self.is_following and not self.transport.is_closing():
             if not self._is_sent_later and self._tables.send():
                 self._is_sent_later = True  # senders are served before the next piece
@@ -324,7 +314,6 @@ class FollowerStream(ServedStream):
 
     @property
     def is_confirm_late(self) -> bool:
-        """Whether the confirm offset last sent is out of date."""
         return self._confirmed < self._sender.confirmed
 
     def send_confirm(self) -> None:

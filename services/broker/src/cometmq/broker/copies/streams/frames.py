@@ -48,8 +48,6 @@ CHANGES_BYTES_MAX: Final = 16 << 20
 
 
 class Kind(IntEnum):
-    """The kinds of frames; the text of each names its sender and its body."""
-
     HELLO = 1
     """Follower: `handshake.Hello` in JSON."""
     WELCOME = 2
@@ -109,16 +107,12 @@ class Frame(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Bytes of the log that were all written in `epoch`."""
-
     epoch: int
     offset: int
     data: Buffer
 
 
 class WantedBlock(NamedTuple):
-    """A range of the log, within one block, that is damaged in the sender's log."""
-
     offset: int
     size: int
 
@@ -131,8 +125,6 @@ class Block(NamedTuple):
 
 
 class Confirm(NamedTuple):
-    """The master's progress."""
-
     epoch: int
     confirmed: int
     """Readers may see the log up to this offset, or up to the follower's end if that is lower."""
@@ -153,7 +145,6 @@ class Report(NamedTuple):
 
 
 def encode_opening(version: int = VERSION) -> bytes:
-    """Encode the 8 bytes with which a follower opens a connection."""
     return _OPENING.pack(MAGIC, version)
 
 
@@ -197,7 +188,6 @@ def encode_block(offset: int, data: Buffer) -> bytes:
 
 
 def encode_tables(kind: Kind, number: int, tables: Sequence[tuple[str, bytes]]) -> bytes:
-    """Encode changes or pieces of tables, each in JSON."""
     return encode_body(kind, encode_changes(number, tables))
 
 
@@ -206,7 +196,6 @@ def encode_tables_end(number: int) -> bytes:
 
 
 def decode_records(body: memoryview) -> Records:
-    """Parse a part of the log; raise RemoteProtocolError if it is empty."""
     if len(body) <= _RECORDS.size:
         raise RemoteProtocolError("a RECORDS frame without records")
     epoch, offset = _RECORDS.unpack_from(body)
@@ -214,7 +203,6 @@ def decode_records(body: memoryview) -> Records:
 
 
 def decode_confirm(body: memoryview) -> Confirm:
-    """Parse the master's progress; raise RemoteProtocolError if it contradicts itself."""
     confirm = Confirm._make(_CONFIRM.unpack(_whole(Kind.CONFIRM, body, _CONFIRM.size)))
     if confirm.confirmed > confirm.end:
         raise RemoteProtocolError(f"the confirm offset is behind the end of the log: {confirm}")
@@ -222,7 +210,6 @@ def decode_confirm(body: memoryview) -> Confirm:
 
 
 def decode_report(body: memoryview) -> Report:
-    """Parse a follower's progress; raise RemoteProtocolError if it is malformed."""
     report = Report._make(_ACK.unpack(_whole(Kind.ACK, body, _ACK.size)))
     if report.tables < -1:
         raise RemoteProtocolError(f"a report of {report.tables} table changes")
@@ -230,7 +217,6 @@ def decode_report(body: memoryview) -> Report:
 
 
 def decode_wanted_block(body: memoryview) -> WantedBlock:
-    """Parse a range; raise RemoteProtocolError if it is empty or too large."""
     wanted = WantedBlock._make(_RANGE.unpack(_whole(Kind.WANT_BLOCK, body, _RANGE.size)))
     if not 0 < wanted.size <= BLOCK_BYTES_MAX:
         raise RemoteProtocolError(f"a WANT_BLOCK frame for {wanted.size} bytes")
@@ -238,7 +224,6 @@ def decode_wanted_block(body: memoryview) -> WantedBlock:
 
 
 def decode_block(body: memoryview) -> Block:
-    """Parse the bytes of a block; raise RemoteProtocolError if they have no offset."""
     if len(body) < _NUMBER.size:
         raise RemoteProtocolError(f"a BLOCK frame of {len(body)} bytes")
     (offset,) = _NUMBER.unpack_from(body)
@@ -246,7 +231,6 @@ def decode_block(body: memoryview) -> Block:
 
 
 def decode_tables(kind: Kind, body: memoryview) -> Changes:
-    """Parse changes or pieces of tables; raise RemoteProtocolError if they are malformed."""
     if len(body) < _NUMBER.size:
         raise RemoteProtocolError(f"a {kind.name} frame of {len(body)} bytes")
     (number,) = _NUMBER.unpack_from(body)
@@ -295,7 +279,6 @@ class FrameReader:
     __slots__ = ("_allowed", "_count", "_parts", "_wanted")
 
     def __init__(self, *allowed: Kind) -> None:
-        """`allowed` lists the kinds that the other side may send."""
         self._allowed = frozenset(allowed)
         self._parts: list[Buffer] = []
         self._count = 0
@@ -303,7 +286,6 @@ class FrameReader:
 
     @property
     def held_bytes(self) -> int:
-        """The number of buffered bytes, which belong to an incomplete frame."""
         return self._count
 
     def feed(self, data: Buffer) -> list[Frame]:

@@ -31,8 +31,6 @@ DIGEST_BYTES_MAX: Final = 64 << 10
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The store of a broker, and the broker group and cluster that it belongs to."""
-
     cluster: str
     group: str
     copy: Copy
@@ -48,14 +46,11 @@ class LogExtent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Hello(msgspec.Struct, frozen=True, rename="camel"):
-    """A follower's first frame."""
-
     identity: Identity
     promised: int
     epoch: int
     """The epoch whose master the follower wants to follow."""
     master: int
-    """The ordinal of that master."""
     log: LogExtent
     tables: int = -1
     """Table changes of this epoch that the follower has; -1 if it needs the complete tables."""
@@ -71,8 +66,6 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, rename="camel"):
-    """The master's answer to a follower that may continue."""
-
     identity: Identity
     epoch: int
     log: LogExtent
@@ -83,8 +76,6 @@ class Welcome(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The reason why one side closes the connection."""
-
     reason: str
     """A value of `Unfit`; a newer version of CometMQ may send further values."""
     text: str
@@ -104,7 +95,6 @@ BodyT = TypeVar("BodyT", Hello, Welcome, Refused)
 
 
 def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:
-    """Parse a frame of the handshake; raise RemoteProtocolError if it is malformed."""
     try:
         found = msgspec.json.decode(body, type=body_type)
     except UNREADABLE_JSON as error:
@@ -128,7 +118,6 @@ def _fault(log: LogExtent) -> str:
 
 
 def check_hello(hello: Hello, offer: Offer) -> None:
-    """Raise UnfitLog if this master cannot serve the follower."""
     mine, theirs = offer.identity, hello.identity
     _check_place(mine, theirs)
     if theirs.copy.ordinal == mine.copy.ordinal:

@@ -50,8 +50,6 @@ SHOW_BYTES: Final = 32 << 10
 
 
 class ReceivedLog:
-    """The part of the log that one connection receives, from the common point on."""
-
     def __init__(self, replica: MemberReplica, welcome: Welcome) -> None:
         self._replica = replica
         self._records = RecordStream(
@@ -94,7 +92,6 @@ class ReceivedLog:
         return end == self._next_start
 
     def append(self) -> int:
-        """Append the whole records that have arrived, in one write; return their size."""
         if not self._pieces:
             return 0
         pieces, self._pieces = self._pieces, []
@@ -104,7 +101,6 @@ class ReceivedLog:
         return len(whole)
 
     def next_history(self) -> History:
-        """Return the history with the next epoch, which begins at `end`."""
         end = self._records.end
         if self._records.held_bytes:
             raise UnfitLog(Unfit.NOT_A_RECORD, f"epoch begins at {end}, inside a record")
@@ -115,7 +111,6 @@ class Showing:
     """Shows the records below the confirm offset of one connection."""
 
     def __init__(self, driver: StoreDriver, failed: Callable[[Exception], None]) -> None:
-        """`failed` is called if the store cannot show the records."""
         self._driver = driver
         self._failed = failed
         self._confirmed = 0
@@ -124,7 +119,6 @@ class Showing:
         self._is_ended = False
 
     def confirm(self, offset: int) -> None:
-        """Show the records up to this offset soon."""
         self._confirmed = offset
         if offset - self._driver.store.commit_log.confirm_offset >= SHOW_BYTES:
             self._soon()
@@ -133,7 +127,6 @@ class Showing:
             self._later = loop.call_later(SHOW_DELAY_MS / 1000, self._show)
 
     def end(self) -> None:
-        """Show no records from now on."""
         self._is_ended = True
 
     def _show(self) -> None:
@@ -201,7 +194,6 @@ class MasterStream(MasterConnection):
         self.end(error)
 
     def refuse(self, error: UnfitLog) -> None:
-        """Send the reason why this broker does not follow, then close the connection."""
         refused = Refused(error.reason.value, str(error), self._hello.promised)
         if self._transport is not None and not self._transport.is_closing():
             body = frames.encode_body(Kind.REFUSED, msgspec.json.encode(refused))
@@ -209,7 +201,6 @@ class MasterStream(MasterConnection):
             close_soon(self._transport)
 
     def tick(self) -> None:
-        """Send a report if one is due; close the connection if the master is silent."""
         if self.ended.done():
             return
         now_ms = self._now_ms()
@@ -296,7 +287,6 @@ class MasterStream(MasterConnection):
             self._replica.heard(self._confirm, count)
 
     def _reach(self, log: ReceivedLog) -> None:
-        """Save the history with the epoch that begins at the end of the received log."""
         self._append()
         history = log.next_history()
         self._is_saving = True
@@ -331,7 +321,6 @@ class MasterStream(MasterConnection):
                 self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Continue reading once the store has saved enough of the received entries."""
         if self.is_waiting_for_disk and not self._replica.driver.store.upkeep.catch_up.is_crowded:
             self.is_waiting_for_disk = False
             self._read_on()

@@ -36,16 +36,12 @@ MEMBER_MS: Final = 5_000
 
 @dataclass(slots=True, eq=False)
 class Opening:
-    """One open connection of an unknown program."""
-
     host: str
     opened_ms: int
     number: int
     is_known: bool
     is_member: bool = False
-    """Whether its first bytes are those of a broker group's stream."""
     is_plain: bool = False
-    """Whether it may send HELLO without a proof."""
 
 
 class Openings:
@@ -70,7 +66,6 @@ class Openings:
         return opening
 
     def note_member(self, transport: asyncio.Transport, *, is_plain: bool) -> None:
-        """Note that a connection speaks a broker group's stream."""
         opening = self._openings.get(transport)
         if opening is None:
             return
@@ -116,8 +111,6 @@ class Openings:
 
 
 class FirstBytes(asyncio.Protocol):
-    """A connection whose first bytes have not arrived yet."""
-
     transport: asyncio.Transport
 
     def __init__(self, port: "LogServer") -> None:
@@ -147,11 +140,9 @@ class FirstBytes(asyncio.Protocol):
         self._port.forget(self, self.transport)
 
     def pause(self) -> None:
-        """Read nothing until `resume`."""
         self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again, if `pause` was called and the connection is still open."""
         if not self.transport.is_closing() and not self.transport.is_reading():
             self.transport.resume_reading()
 

@@ -43,24 +43,18 @@ UNPROVABLE: Final = frozenset({Unfit.VERSION.value, Unfit.UNPROVEN.value})
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """The first message: the purpose of the connection, and the name of the connecting member."""
-
     purpose: Literal["stream"]
     initiator: str
     nonce: bytes
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The second message, from the accepting member."""
-
     responder: str
     nonce: bytes
     mac: bytes
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The third message, from the connecting member."""
-
     mac: bytes
 
 
@@ -68,8 +62,6 @@ MessageT = TypeVar("MessageT", Challenge, Proof, Answer, Refused)
 
 
 class Proven(msgspec.Struct, frozen=True):
-    """What a connection has proven."""
-
     name: str
     key: bytes
 
@@ -83,12 +75,10 @@ class Proving(msgspec.Struct, frozen=True, kw_only=True):
     is_required: bool = True
     """Whether a member with keys accepts only members that prove themselves."""
     shown: str = "groupKeyFile"
-    """The setting, as the user gave it."""
     new_nonce: NewBytes = secrets.token_bytes
 
     @property
     def admits_unproven(self) -> bool:
-        """Whether this member talks to members that do not prove themselves."""
         return not (self.is_required and self.keys())
 
 
@@ -110,7 +100,6 @@ class ProofInitiator(asyncio.Protocol):
     """The connecting member's side of a proof; afterwards it starts the stream."""
 
     def __init__(self, proving: Proving, ordinal: int, stream: MasterConnection) -> None:
-        """`ordinal` is the id of the broker that has to prove itself."""
         self._proving = proving
         self._stream = stream
         self._pass = Initiator(
@@ -175,8 +164,6 @@ class ProofInitiator(asyncio.Protocol):
 
 
 class ProofResponder(asyncio.Protocol):
-    """The accepting member's side of a proof."""
-
     def __init__(self, sender: "LogSender", transport: asyncio.Transport, address: str) -> None:
         self._sender = sender
         self._transport = transport
@@ -245,7 +232,6 @@ def send_refusal(transport: asyncio.Transport, reason: Unfit, text: str) -> None
 
 
 def printable(text: str) -> str:
-    """Return the text of an unproven peer, cut and made printable for the log."""
     return "".join(char if char.isprintable() else "?" for char in text[:REFUSED_CHARS_MAX])
 
 

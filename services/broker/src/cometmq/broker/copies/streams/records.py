@@ -29,8 +29,6 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Cut(NamedTuple):
-    """How much of a piece of the log is whole records."""
-
     whole_bytes: int  # of the records at its beginning
     next_size: int  # of the record after them; 0 if its header is incomplete
 
@@ -76,8 +74,6 @@ FollowHeaders: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int] | No
 
 
 class RecordStream:
-    """Joins the pieces of a stream and returns whole records."""
-
     __slots__ = ("_count", "_file_size", "_follow", "_parts", "_record_bytes_max", "_wanted", "end")
 
     def __init__(
@@ -99,7 +95,6 @@ class RecordStream:
 
     @property
     def held_bytes(self) -> int:
-        """The number of buffered bytes, which belong to an incomplete record."""
         return self._count
 
     def feed(self, *pieces: Buffer) -> Buffer:

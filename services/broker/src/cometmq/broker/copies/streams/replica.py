@@ -56,7 +56,6 @@ FINISH_TIMEOUT_S: Final = 600.0
 
 SUFFIX: Final = ".tail"
 TAIL_COUNT_MAX: Final = 8
-"""Maximum number of files; the oldest ones are deleted."""
 
 TAIL_BYTES_MAX: Final = 512 << 20
 """Later bytes are not kept; a master has at most half as many unconfirmed ones."""
@@ -72,7 +71,6 @@ def tail_path(folder: Path, offset: int, epoch: int) -> Path:
 
 
 def keep_tail(folder: Path, view: LogView, offset: int, epoch: int) -> Path:
-    """Copy the log from an offset to its end; raise OSError or StoreError. Blocks."""
     folder.mkdir(parents=True, exist_ok=True)
     path = tail_path(folder, offset, epoch)
     with path.open("wb") as file:
@@ -100,7 +98,6 @@ class EpochLog:
     def __init__(
         self, file: EpochFile, history: History, *, commit_log: CommitLog, worker: Worker
     ) -> None:
-        """`history` is the saved one, truncated to the log's end by recovery (R5)."""
         self._file = file
         self._commit_log = commit_log
         self._worker = worker
@@ -133,7 +130,6 @@ def epoch_at(history: History, offset: int) -> int:
 
 
 def next_start(history: History, offset: int) -> int:
-    """Return an upper bound for the end of the epoch that contains the byte at an offset."""
     count = bisect_right(history, offset, key=start_of)
     return history[count].start if count < len(history) else 1 << 63
 
@@ -169,7 +165,6 @@ class MemberReplica:
         log: Log,
         status: FollowProgress,
     ) -> None:
-        """`worker` writes files; `keep_tail` saves each tail that is cut off the log."""
         self.driver = driver
         self.epochs = epochs
         self.tables = tables
@@ -199,7 +194,6 @@ class MemberReplica:
         return is_bounded and not self._is_preparing
 
     def begin(self) -> None:
-        """Show readers no further records until the master of the new epoch confirms them."""
         self.confirmed = 0
         self._has_heard = False
         self.driver.store.publisher.confirm(0)
@@ -211,11 +205,9 @@ class MemberReplica:
         return header_follower(self.log) if reason_without(self.settings()) is None else None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that must not be cancelled; `finish` waits for it."""
         self._finishing.spawn(work, name="save-epoch")
 
     async def finish(self) -> None:
-        """Wait for the work started by `spawn`, at most FINISH_TIMEOUT_S."""
         await self._finishing.drain(FINISH_TIMEOUT_S)
 
     def heard(self, confirm: Confirm, received_bytes: int) -> None:
@@ -230,7 +222,6 @@ class MemberReplica:
         )
 
     def failed(self, error: Exception) -> None:
-        """Handle a failure to write a file of the broker group."""
         self.events.store_failed(error)
 
     async def prepare(self, stream: MasterConnection, hello: Hello, welcome: Welcome) -> None:
@@ -280,7 +271,6 @@ class MemberReplica:
         await self.epochs.save(history)
 
     async def _keep_tail(self, offset: int) -> None:
-        """Save the part of the log that will be cut off; if that fails, log it and continue."""
         view, epoch = self.commit_log.raw_view(), last_epoch(self.epochs.history)
         facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
         try:

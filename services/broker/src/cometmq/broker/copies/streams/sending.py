@@ -37,7 +37,6 @@ EARLY_MS: Final = 50
 """A heartbeat is sent up to this much early, so that an early tick (100 ms) leaves none out."""
 
 SILENT_MS: Final = 5_000
-"""A connection that is silent for this long is closed."""
 
 CONFIRM_DELAY_MS: Final = 5
 """How long a new confirm offset waits for records to be sent with: alone, it would wake each
@@ -61,7 +60,6 @@ class LogSender:
     def __init__(
         self, replica: MemberReplica, *, port: "LogServer", worker: Worker, proving: Proving
     ) -> None:
-        """`worker` reads bytes that are not in memory."""
         self.port = port
         self.proving = proving
         self.identity = proving.identity
@@ -84,7 +82,6 @@ class LogSender:
         self.wake_later = OncePerTurn(self.wake)
 
     def lead(self, epoch: int, *, confirmed: int, reports: Reports) -> None:
-        """Accept followers of this epoch, which is in the history, and pass on their reports."""
         self.stop()
         self._told = reports
         self.epoch = epoch
@@ -97,7 +94,6 @@ class LogSender:
             self._send_confirms_later()
 
     def stop(self) -> None:
-        """Close all connections, because this broker is no longer the master."""
         self.epoch = 0
         self._told = None
         self._reports.clear()
@@ -105,7 +101,6 @@ class LogSender:
             stream.close()
 
     def followers(self) -> list[FollowerView]:
-        """Return the followers that have passed the handshake."""
         return [stream.view() for stream in self._streams if stream.is_following]
 
     @property
@@ -115,7 +110,6 @@ class LogSender:
     # Called by the server and the streams
 
     def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
-        """Serve a connection that starts with a member's opening bytes."""
         if version == frames.PROVEN_VERSION and self.proving.keys():
             responder = ProofResponder(self, transport, address)
             transport.set_protocol(responder)
@@ -164,12 +158,10 @@ class LogSender:
             stream.data_received(data)
 
     def wake(self) -> None:
-        """Send all bytes and changes since the last call; called once per turn."""
         for stream in tuple(self._streams):
             stream.wake()
 
     def tick(self) -> None:
-        """Send the heartbeats that are due, and close silent connections."""
         now_ms = self.now_ms()
         keys = self.proving.keys()
         heartbeat_ms = min(HEARTBEAT_MS, self.settings().heard_within_mills // 3)
@@ -209,14 +201,12 @@ class LogSender:
             stream.close()
 
     def ended(self, stream: FollowerStream) -> None:
-        """Forget a closed connection."""
         if stream in self._streams:
             del self._streams[stream]
             if stream.is_following:
                 self.replica.log.info("follower.disconnected", slave=stream.address)
 
     def note_report(self, heard: Heard) -> None:
-        """Pass on a report at the end of this turn."""
         self._reports[heard.ack.copy] = heard
         self._pass_later()
 

@@ -55,7 +55,6 @@ class RateLimit:
         self._last_ms: int | None = None
 
     def wait_ms(self, now_ms: int, bytes_per_s: int) -> int:
-        """Return how long to wait before bytes may be sent; 0 if they may be sent now."""
         if not bytes_per_s:
             return 0
         burst = bytes_per_s * BURST_MS / 1000
@@ -126,7 +125,6 @@ class ServedStream(ABC, asyncio.Protocol):
         address: str,
         view: Callable[[], LogView],
     ) -> None:
-        """`view` returns the part of the log that may be sent."""
         self.address = address
         self.transport = transport
         self._commit_log = owner.store.commit_log
@@ -147,8 +145,7 @@ class ServedStream(ABC, asyncio.Protocol):
         """Process received data; raise RemoteProtocolError or UnfitLog to refuse the peer."""
 
     @abstractmethod
-    def _place(self) -> tuple[int, int] | None:
-        """Return the offset and the size of the next slice; None if there is nothing to send."""
+    def _place(self) -> tuple[int, int] | None: ...
 
     @abstractmethod
     def _send(self, data: Buffer) -> int:
@@ -186,16 +183,13 @@ class ServedStream(ABC, asyncio.Protocol):
         self._ended()
 
     def close(self) -> None:
-        """Close the connection at once, discarding pending output."""
         self._ended()
         self.transport.abort()
 
     def wake(self) -> None:
-        """Send the bytes that the peer lacks, as fast as it accepts them."""
         self._pump()
 
     def _pump(self) -> None:
-        """Send the next slice, unless the receiver is up to date or cannot accept it now."""
         is_busy = self._is_reading or self._is_scheduled or self.is_paused
         if is_busy or self.transport.is_closing():
             return

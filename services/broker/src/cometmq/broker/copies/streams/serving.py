@@ -82,7 +82,6 @@ class LogServer:
         driver.turn.grew.connect(self._wake)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept slaves on a port, and return it; 0 picks a free port."""
         loop = asyncio.get_running_loop()
         for address in (host,) if host else ALL_ADDRESSES:
             listener = await loop.create_server(partial(FirstBytes, self), address, port)
@@ -112,7 +111,6 @@ class LogServer:
             stream.finish()
 
     def _wake(self) -> None:
-        """Send the bytes appended to the log since the last call."""
         for stream in tuple(self._streams):
             stream.wake()
         if self._members is not None:
@@ -125,7 +123,6 @@ class LogServer:
         return len(self.openings) + len(self._streams) + member_count
 
     def tick(self) -> None:
-        """Send the heartbeats that are due, and close silent connections."""
         now_ms = self.clock.monotonic_ms()
         silent_ms = self.settings().ha_housekeeping_interval
         for host in self.openings.expire(now_ms, silent_ms=silent_ms):
@@ -185,7 +182,6 @@ class LogServer:
             self._refuse(first, self._not_allowed(first))
 
     def forget(self, first: FirstBytes, transport: asyncio.Transport) -> None:
-        """Drop a connection that ended before its first report."""
         self.openings.remove(transport)
         self._waiting.pop(first, None)
 
@@ -209,7 +205,6 @@ class LogServer:
         return UnfitLog(Unfit.ADDRESS, text)
 
     def _serve(self, first: FirstBytes) -> None:
-        """Replace a connection whose first bytes have arrived with the stream of a slave."""
         transport = first.transport
         if not self.establish(transport, first.address):
             transport.abort()
@@ -239,7 +234,6 @@ class LogServer:
         return False
 
     def started(self, stream: SlaveStream) -> None:
-        """Register a slave whose first report was accepted."""
         slave = stream.slave
         slave.is_following = True
         self._log.info("slave.connected", slave=slave.address, offset=slave.acked_offset)
@@ -247,7 +241,6 @@ class LogServer:
         self.acked()
 
     def ended(self, stream: SlaveStream) -> None:
-        """Drop a slave and its acknowledgements."""
         self._streams.discard(stream)
         self.slaves.connected.discard(stream.slave)
         if stream.slave.is_following:
@@ -289,12 +282,10 @@ class LogServer:
         )
 
     def forget_refusals(self, address: str) -> None:
-        """Log later refusals of this host again, because its slave is following now."""
         host = address.rpartition(":")[0]
         self._refusals = {entry for entry in self._refusals if entry[0] != host}
 
     def note_unreadable(self, address: str, error: Exception) -> None:
-        """Log that a slave cannot be served because this broker cannot read its own log."""
         self._log.error("slave.log_unreadable", slave=address, error=describe(error))
 
     def _answer_senders(self) -> None:

@@ -22,8 +22,6 @@ RECORD_OVERHEAD_BYTES: Final = 256 << 10
 
 
 class Pace(NamedTuple):
-    """The delays of a session before it tries to connect again."""
-
     first_ms: int
     max_ms: int
     unknown_ms: int
@@ -61,11 +59,9 @@ class Session:
             await asyncio.sleep(wait_ms / 1000)
 
     def forget(self) -> None:
-        """Report later failures again, even if they are the same."""
         self._last_error = self._last_unfit = ""
 
     def is_news(self, text: str) -> bool:
-        """Return whether this failure differs from the last one."""
         is_news, self._last_error = text != self._last_error, text
         return is_news
 
@@ -75,7 +71,6 @@ class Session:
         self.forget()
 
     def note_unfit(self, error: UnfitLog) -> None:
-        """Report why the log cannot be followed, unless the last report was the same."""
         status, reason, detail = self.status, error.reason, str(error)
         status.state, status.unfit, status.unfit_detail = FollowState.UNFIT, reason, detail
         text = f"{reason} {detail}"
@@ -84,7 +79,6 @@ class Session:
             self._log.error("replica.unfit", reason=reason.value, error=detail, action=error.action)
 
     def note_lost(self, where: str, error: Exception, *, is_alarm: bool = True) -> None:
-        """Report why a connection ended, unless the last report and its level were the same."""
         if not self.is_news(f"{where} {describe(error)} {is_alarm}"):
             return
         if is_alarm:
@@ -129,7 +123,6 @@ class MasterConnection(ABC, asyncio.Protocol):
         self.end(ConnectionLost(str(exc) if exc else "the master closed the connection"))
 
     def end(self, error: Exception) -> None:
-        """Close the connection; data that arrives later is ignored."""
         if not self.ended.done():
             self.ended.set_exception(error)
             self.ended.exception()  # mark it as retrieved: perhaps no task waits for it
@@ -140,7 +133,6 @@ class MasterConnection(ABC, asyncio.Protocol):
         self.end(error)
 
     def _end_if_silent(self, silent_ms_max: int) -> bool:
-        """Close the connection if the master is silent; return whether it is."""
         silent_ms = self._now_ms() - self._heard_ms
         if silent_ms > silent_ms_max:
             self.end(ConnectionLost(f"the master has been silent for {silent_ms} ms"))

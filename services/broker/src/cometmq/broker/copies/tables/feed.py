@@ -34,12 +34,9 @@ RECENT_BYTES_MAX: Final = 8 << 20
 """Maximum size of kept changes; a follower that lacks older ones gets the complete tables."""
 
 WHOLE_BYTES_MAX: Final = 256 << 20
-"""Maximum size of all tables together while they are being received."""
 
 
 class Changes(NamedTuple):
-    """Changes by table, or pieces of complete tables."""
-
     number: int
     tables: dict[str, msgspec.Raw]
 
@@ -74,14 +71,11 @@ class TablesLost(CometError):
 
 
 class WholeTables:
-    """Collects the pieces of a master's complete tables."""
-
     def __init__(self) -> None:
         self._pieces: dict[str, list[msgspec.Raw]] = {}
         self._bytes = 0
 
     def collect(self, changes: Changes, size: int) -> None:
-        """Keep pieces of `size` bytes; raise RemoteProtocolError above WHOLE_BYTES_MAX."""
         self._bytes += size
         if self._bytes > WHOLE_BYTES_MAX:
             raise RemoteProtocolError(f"the tables have more than {WHOLE_BYTES_MAX} bytes")
@@ -98,7 +92,6 @@ class TableFeed:
     """The changes that a master sends (after `begin`) and a follower gets (`adopt`, `apply`)."""
 
     def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
-        """`tables` maps the names of the tables' files to the tables."""
         self._journal = journal
         self._tables = tables
         self._has_masters_tables = False
@@ -106,7 +99,6 @@ class TableFeed:
         self._recent_bytes = 0
         known = journal.position
         self.position = UNKNOWN if known is None else TablesPosition(*known)
-        """How recent the tables are."""
 
     # Master
 
@@ -121,11 +113,9 @@ class TableFeed:
         self.position = position
 
     def stop(self) -> None:
-        """Stop counting changes: this broker is no longer the master."""
         self._journal.count(None)
 
     def next_position(self) -> TablesPosition:
-        """Return the position that the next change will reach."""
         epoch, number = self.position
         return TablesPosition(epoch, number + 1)
 
@@ -150,14 +140,12 @@ class TableFeed:
         return self.position.changes
 
     def since(self, number: int) -> Iterable[tuple[int, bytes]] | None:
-        """Return the encoded changes after change `number`; None if some are not kept."""
         first = self._recent[0][0] if self._recent else self.position.changes + 1
         if number + 1 < first:
             return None
         return islice(self._recent, number + 1 - first, None)
 
     def whole(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the content of all tables in pieces, each with the name of its table."""
         for name, table in self._tables.items():
             for piece in table.whole():
                 yield name, piece
@@ -185,7 +173,6 @@ class TableFeed:
         self._has_masters_tables = True
 
     def apply(self, epoch: int, changes: Changes) -> None:
-        """Apply the change after the last received one; raise TablesLost if that fails."""
         received = self.received(epoch)
         if received < 0 or received != changes.number - 1:
             raise TablesLost(f"change {changes.number} of epoch {epoch} follows {self.position}")

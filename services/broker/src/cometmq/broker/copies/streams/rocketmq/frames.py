@@ -34,19 +34,15 @@ class Transfer(NamedTuple):
 
 
 def encode_report(offset: int) -> bytes:
-    """Encode a slave's request or acknowledgement."""
     return _REPORT.pack(offset)
 
 
 def encode_header(offset: int, size: int) -> bytes:
-    """Encode the header that precedes `size` bytes of the log."""
     assert 0 <= size <= BODY_BYTES_MAX
     return _HEADER.pack(offset, size)
 
 
 class ReportReader:
-    """Splits the bytes that a master receives into reports."""
-
     __slots__ = ("_rest",)
 
     def __init__(self) -> None:
@@ -74,7 +70,6 @@ class TransferReader:
         self._wanted = HEADER_BYTES  # no frame is complete with fewer bytes than these
 
     def feed(self, data: bytes) -> list[Transfer]:
-        """Return the newly completed transfers; raise RemoteProtocolError if one is malformed."""
         self._parts.append(data)
         self._count += len(data)
         if self._count < self._wanted:

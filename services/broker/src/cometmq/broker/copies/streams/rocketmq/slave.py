@@ -42,8 +42,6 @@ REFUSED_COUNT_MAX: Final = 2
 
 
 class SlaveFollower:
-    """Maintains one connection to the master, in the background task `run`."""
-
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
         driver: StoreDriver,
@@ -71,7 +69,6 @@ class SlaveFollower:
         self._session = Session(status, PACE, now_ms=clock.monotonic_ms, log=log)
 
     async def run(self) -> None:
-        """Follow the master while this broker is a slave with a known master."""
         try:
             await self._session.run(self._where, self._try)
         finally:
@@ -88,7 +85,6 @@ class SlaveFollower:
             self._stream.end(ConnectionLost("this broker stops following"))
 
     def tick(self) -> None:
-        """Send a report if one is due; close a connection that is silent or no longer wanted."""
         if self._stream is None:
             return
         if self._may_follow():
@@ -97,7 +93,6 @@ class SlaveFollower:
             self.stop()
 
     def note_unfit(self, error: UnfitLog) -> None:
-        """Report why the log cannot be followed, unless the last report was the same."""
         self._session.note_unfit(error)
         if error.reason is Unfit.AHEAD:
             self.stop()  # a master may overtake this log later without having the same bytes
@@ -108,7 +103,6 @@ class SlaveFollower:
         return self._is_slave() and not is_dead
 
     async def _try(self, address: str) -> None:
-        """Follow until the connection ends, and log why it ended."""
         status = self.status
         if status.unfit is None:
             status.state = FollowState.CONNECTING
@@ -191,7 +185,6 @@ class _MasterStream(MasterConnection):
         self._report()
 
     def tick(self) -> None:
-        """Send a report as a heartbeat; close the connection if the master is silent."""
         settings = self._follower.settings()
         is_silent = self._end_if_silent(settings.ha_housekeeping_interval)
         if (

@@ -25,15 +25,12 @@ FRESH_MS: Final = 30_000
 """How long an answer is used: a stopped slave's address may go to another program."""
 
 WAIT_MS: Final = 3_000
-"""How long the connection of an unknown host waits for its registration."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LookUp = Callable[[], Awaitable[Iterable[str] | None]]
 
 
 class Allowed(NamedTuple):
-    """The parsed setting haSlaveAddresses."""
-
     registered: bool
     any: bool
     networks: tuple[Network, ...]
@@ -62,7 +59,6 @@ class SlaveAddresses:
     def __init__(
         self, allowed: Allowed, look_up: LookUp, *, now_ms: Callable[[], int], log: Log
     ) -> None:
-        """`look_up` asks the name servers for the addresses of the slaves; None if none answers."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each answer of the name servers."""
         self._allowed = allowed
@@ -75,7 +71,6 @@ class SlaveAddresses:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the setting names hosts or networks."""
         return self._allowed.any or bool(self._allowed.networks)
 
     def is_known(self, host: str, own_host: str) -> bool:
@@ -144,7 +139,6 @@ def _texts(hosts: Iterable[str]) -> set[str]:
 
 
 async def _resolved(hosts: Iterable[str]) -> frozenset[str]:
-    """Return the IP addresses of hosts; names are resolved."""
     known = set(hosts)
     found = _texts(known)
     loop = asyncio.get_running_loop()

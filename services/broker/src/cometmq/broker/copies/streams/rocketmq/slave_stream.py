@@ -42,7 +42,6 @@ class SlaveStream(ServedStream):
         self._server.ended(self)
 
     def finish(self) -> None:
-        """Close the connection after its pending output has been sent."""
         self._ended()
         self.transport.close()
 
@@ -122,7 +121,6 @@ class SlaveStream(ServedStream):
         self.close()
 
     def _send(self, data: Buffer) -> int:
-        """Send the whole records at the start of a slice; return their size."""
         start = self.slave.sent_offset
         try:
             frames = self._frames(memoryview(data), start)
@@ -176,7 +174,6 @@ class SlaveStream(ServedStream):
         return 0
 
     def beat(self, now_ms: int) -> None:
-        """Send a heartbeat if nothing has been sent for a while."""
         interval_ms = self._server.settings().ha_send_heartbeat_interval
         if not self.slave.is_following or self.is_paused or now_ms - self._sent_ms < interval_ms:
             return
