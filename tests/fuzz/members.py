@@ -151,8 +151,8 @@ class _Members:
         )
         greeting = frames.encode_body(Kind.HELLO, msgspec.json.encode(hello))
         later = [
-            greeting + frames.encode_report(Report(epoch, 0, -1, 0)),
-            greeting + frames.encode_wanted_block(WantedBlock(0, 4096)),
+            greeting + frames.encode(Report(epoch, 0, -1, 0)),
+            greeting + frames.encode(WantedBlock(0, 4096)),
             greeting + frames.encode_block(0, random.randbytes(100)),
             *self._corpus["group_stream"],
         ]

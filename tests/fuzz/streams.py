@@ -6,6 +6,7 @@ Their valid inputs are files in `tests/fuzz/corpus`, one folder for each target.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -28,10 +29,10 @@ from cometmq.runtime.http.server import Connection
 
 _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
     Kind.RECORDS: frames.decode_records,
-    Kind.CONFIRM: frames.decode_confirm,
-    Kind.ACK: frames.decode_report,
+    Kind.CONFIRM: partial(frames.decode, message=frames.Confirm),
+    Kind.ACK: partial(frames.decode, message=frames.Report),
     Kind.TABLES_END: frames.decode_tables_end,
-    Kind.WANT_BLOCK: frames.decode_wanted_block,
+    Kind.WANT_BLOCK: partial(frames.decode, message=frames.WantedBlock),
     Kind.BLOCK: frames.decode_block,
     **{
         kind: lambda body, kind=kind: frames.decode_tables(kind, body)  # type: ignore[misc]
@@ -46,7 +47,7 @@ _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
         )
     },
     **{
-        kind: lambda body, type_=type_: proving._decode(body, type_)  # type: ignore[misc]
+        kind: lambda body, type_=type_: decode_handshake(body, type_)  # type: ignore[misc]
         for kind, type_ in (
             (Kind.CHALLENGE, proving.Challenge),
             (Kind.PROOF, proving.Proof),

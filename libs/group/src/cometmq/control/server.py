@@ -52,7 +52,6 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import GRID_S, TaskSet, describe, due_on_grid
 from cometmq.runtime.places import check_port
-from cometmq.runtime.process.memory import FreedMemory
 
 CONNECTIONS_MAX: Final = 256
 """gRPC would accept connections until no descriptors are left for the broker's clients."""
@@ -151,7 +150,6 @@ class ControlServer:
         self._has_certificates = False
         self.electors = Electors(now_ms)
         self._orders = TaskSet(log)
-        self._upkeep = TaskSet(log)
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
@@ -188,14 +186,12 @@ class ControlServer:
             ) from error
         await server.start()
         self._server = server
-        self._upkeep.spawn(FreedMemory().run(), name="control-memory", is_endless=True)
         self._log.info("control.ready", host=host, port=self.port, is_tls=credentials is not None)
 
     async def stop(self) -> None:
         """Stop listening; open calls have DRAIN_MS to end, and orders in progress are completed."""
         if self._server is not None:
             await self._server.stop(DRAIN_MS / 1000)
-        await self._upkeep.close()
         await self._orders.drain(ORDER_TIMEOUT_MS / 1000)
 
     # ---- methods -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 import itertools
 import struct
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def encoded(draw: st.DrawFn) -> tuple[bytes, Any]:
     if kind is Kind.CONFIRM:
         confirmed, more = draw(OFFSETS), draw(st.integers(0, 1 << 40))
         confirm = Confirm(draw(EPOCHS), confirmed, confirmed + more, draw(OFFSETS))
-        return frames.encode_confirm(confirm), confirm
+        return frames.encode(confirm), confirm
     number = draw(OFFSETS)
     if kind is Kind.TABLES_END:
         return frames.encode_tables_end(number), number
@@ -49,12 +50,16 @@ def decoded(frame: Frame) -> Any:
         records = frames.decode_records(frame.body)
         return records._replace(data=bytes(records.data))
     if frame.kind is Kind.CONFIRM:
-        return frames.decode_confirm(frame.body)
+        return frames.decode(frame.body, Confirm)
     if frame.kind is Kind.TABLES_END:
         return frames.decode_tables_end(frame.body)
     changes = frames.decode_tables(frame.kind, frame.body)
     assert bytes(changes.tables["topics.json"]) == b'{"a":1}'
     return changes.number
+
+
+def decoding(message: Any) -> Any:
+    return partial(frames.decode, message=message)
 
 
 @given(st.lists(encoded(), max_size=20), st.lists(st.integers(0, 1 << 20), max_size=30))
@@ -94,7 +99,7 @@ def test_a_frame_above_its_bound_is_refused_by_its_header(kind: Kind) -> None:
     [
         (struct.pack(">BI", 0, 0), "no frame of kind 0"),
         (struct.pack(">BI", 200, 0), "no frame of kind 200"),
-        (frames.encode_report(Report(1, 0, 0, 0)), "ACK frame is not allowed"),
+        (frames.encode(Report(1, 0, 0, 0)), "ACK frame is not allowed"),
     ],
 )
 def test_kinds_that_may_not_be_sent_are_refused(data: bytes, error: str) -> None:
@@ -107,13 +112,13 @@ def test_kinds_that_may_not_be_sent_are_refused(data: bytes, error: str) -> None
     [
         (frames.decode_records, bytes(16), "without records"),
         (frames.decode_records, b"", "without records"),
-        (frames.decode_confirm, bytes(31), "31 bytes instead of 32"),
-        (frames.decode_confirm, struct.pack(">QQQQ", 1, 5, 4, 0), "behind the end"),
-        (frames.decode_report, bytes(33), "33 bytes instead of 32"),
-        (frames.decode_report, struct.pack(">QQqQ", 1, 5, -2, 0), "-2 table changes"),
+        (decoding(Confirm), bytes(31), "31 bytes instead of 32"),
+        (decoding(Confirm), struct.pack(">QQQQ", 1, 5, 4, 0), "behind the end"),
+        (decoding(Report), bytes(33), "33 bytes instead of 32"),
+        (decoding(Report), struct.pack(">QQqQ", 1, 5, -2, 0), "too few table changes"),
         (frames.decode_tables_end, b"", "0 bytes instead of 8"),
-        (frames.decode_wanted_block, bytes(11), "11 bytes instead of 12"),
-        (frames.decode_wanted_block, bytes(12), "for 0 bytes"),
+        (decoding(frames.WantedBlock), bytes(11), "11 bytes instead of 12"),
+        (decoding(frames.WantedBlock), bytes(12), "empty or too large"),
         (frames.decode_block, bytes(7), "BLOCK frame of 7 bytes"),
     ],
 )

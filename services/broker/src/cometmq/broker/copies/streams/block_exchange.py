@@ -111,7 +111,7 @@ class BlockExchange:
             return
         self._asked, self._after = block, block.end
         wanted = WantedBlock(block.start, block.end - block.start)
-        transport.write(frames.encode_wanted_block(wanted))
+        transport.write(frames.encode(wanted))
 
     def _begin_round(self) -> None:
         self._found_count = self._store.upkeep.scrubber.repairs.found_count
@@ -150,7 +150,7 @@ class BlockExchange:
 
         Raise RemoteProtocolError if the previous request has not been answered yet.
         """
-        wanted = frames.decode_wanted_block(body)
+        wanted = frames.decode(body, WantedBlock)
         if self._is_answering:
             raise RemoteProtocolError("a WANT_BLOCK frame before the last one was answered")
         self._is_answering = True

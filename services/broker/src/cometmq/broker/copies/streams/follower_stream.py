@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockExchange
 from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report
@@ -155,7 +153,7 @@ class FollowerStream(ServedStream):
             if kind is Kind.HELLO:
                 self._greet(decode_handshake(body, Hello))
             elif kind is Kind.ACK:
-                self._take_report(frames.decode_report(body))
+                self._take_report(frames.decode(body, Report))
             elif kind is Kind.WANT_BLOCK or kind is Kind.BLOCK:
                 self._exchange(kind, body)
             else:
@@ -180,8 +178,7 @@ class FollowerStream(ServedStream):
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
         self._ended()
         if not self.transport.is_closing():
-            body = msgspec.json.encode(refused)
-            self.transport.write(frames.encode_body(Kind.REFUSED, body))
+            self.transport.write(frames.encode_json(Kind.REFUSED, refused))
             close_soon(self.transport)
 
     def view(self) -> FollowerView:
@@ -236,8 +233,7 @@ class FollowerStream(ServedStream):
             Digest(start, digest(data)),
             min(sender.confirmed, offer.log.end),
         )
-        body = msgspec.json.encode(welcome)
-        self.transport.write(frames.encode_body(Kind.WELCOME, body))
+        self.transport.write(frames.encode_json(Kind.WELCOME, welcome))
 
     def _note_refused(self, refused: Refused) -> None:
         """Log why the follower refused this master; report the refusal's epoch to the member."""
@@ -334,7 +330,7 @@ class FollowerStream(ServedStream):
         self.confirm_sent_ms = sender.now_ms()
         self._confirmed = min(sender.confirmed, end)
         confirm = Confirm(self._epoch, self._confirmed, end, self.confirm_sent_ms)
-        return frames.encode_confirm(confirm)
+        return frames.encode(confirm)
 
     def _send_on(self) -> None:
         self._is_sent_later = False

@@ -11,7 +11,7 @@ as its header arrives.
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -116,6 +116,9 @@ class WantedBlock(NamedTuple):
     offset: int
     size: int
 
+    def fault(self) -> str:
+        return "empty or too large" * (not 0 < self.size <= BLOCK_BYTES_MAX)
+
 
 class Block(NamedTuple):
     """Requested bytes of the sender's log; empty if the sender does not have them undamaged."""
@@ -133,6 +136,10 @@ class Confirm(NamedTuple):
     sent_ms: int
     """When this was sent, by the master's clock; reports repeat it."""
 
+    def fault(self) -> str:
+        is_ahead = self.confirmed > self.end
+        return "the confirm offset is behind the end of the log" * is_ahead
+
 
 class Report(NamedTuple):
     """A follower's progress; see `cometmq.ha.in_sync.Ack`."""
@@ -142,6 +149,17 @@ class Report(NamedTuple):
     tables: int
     heard_ms: int
     """`sent_ms` of the last `Confirm` that the follower has received."""
+
+    def fault(self) -> str:
+        return "too few table changes" * (self.tables < -1)
+
+
+NumbersT = TypeVar("NumbersT", Confirm, Report, WantedBlock)
+_FIXED: Final[Mapping[type, tuple[Kind, Struct]]] = {
+    Confirm: (Kind.CONFIRM, _CONFIRM),
+    Report: (Kind.ACK, _ACK),
+    WantedBlock: (Kind.WANT_BLOCK, _RANGE),
+}
 
 
 def encode_opening(version: int = VERSION) -> bytes:
@@ -170,16 +188,14 @@ def encode_records_header(epoch: int, offset: int, size: int) -> bytes:
     return header + _RECORDS.pack(epoch, offset)
 
 
-def encode_confirm(confirm: Confirm) -> bytes:
-    return _HEADER.pack(Kind.CONFIRM, _CONFIRM.size) + _CONFIRM.pack(*confirm)
+def encode(message: Confirm | Report | WantedBlock) -> bytes:
+    """Encode a frame of numbers."""
+    kind, numbers = _FIXED[type(message)]
+    return _HEADER.pack(kind, numbers.size) + numbers.pack(*message)
 
 
-def encode_report(report: Report) -> bytes:
-    return _HEADER.pack(Kind.ACK, _ACK.size) + _ACK.pack(*report)
-
-
-def encode_wanted_block(wanted: WantedBlock) -> bytes:
-    return _HEADER.pack(Kind.WANT_BLOCK, _RANGE.size) + _RANGE.pack(*wanted)
+def encode_json(kind: Kind, body: msgspec.Struct) -> bytes:
+    return encode_body(kind, msgspec.json.encode(body))
 
 
 def encode_block(offset: int, data: Buffer) -> bytes:
@@ -202,25 +218,13 @@ def decode_records(body: memoryview) -> Records:
     return Records(epoch, offset, body[_RECORDS.size :])
 
 
-def decode_confirm(body: memoryview) -> Confirm:
-    confirm = Confirm._make(_CONFIRM.unpack(_whole(Kind.CONFIRM, body, _CONFIRM.size)))
-    if confirm.confirmed > confirm.end:
-        raise RemoteProtocolError(f"the confirm offset is behind the end of the log: {confirm}")
-    return confirm
-
-
-def decode_report(body: memoryview) -> Report:
-    report = Report._make(_ACK.unpack(_whole(Kind.ACK, body, _ACK.size)))
-    if report.tables < -1:
-        raise RemoteProtocolError(f"a report of {report.tables} table changes")
-    return report
-
-
-def decode_wanted_block(body: memoryview) -> WantedBlock:
-    wanted = WantedBlock._make(_RANGE.unpack(_whole(Kind.WANT_BLOCK, body, _RANGE.size)))
-    if not 0 < wanted.size <= BLOCK_BYTES_MAX:
-        raise RemoteProtocolError(f"a WANT_BLOCK frame for {wanted.size} bytes")
-    return wanted
+def decode(body: memoryview, message: type[NumbersT]) -> NumbersT:
+    """Parse a frame of numbers; raise RemoteProtocolError if it is malformed."""
+    kind, numbers = _FIXED[message]
+    found = message._make(numbers.unpack(_whole(kind, body, numbers.size)))
+    if fault := found.fault():
+        raise RemoteProtocolError(f"a {kind.name} frame of {found}: {fault}")
+    return found
 
 
 def decode_block(body: memoryview) -> Block:

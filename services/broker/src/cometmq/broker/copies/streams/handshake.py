@@ -91,7 +91,7 @@ class Offer(msgspec.Struct, frozen=True):
     log: LogExtent
 
 
-BodyT = TypeVar("BodyT", Hello, Welcome, Refused)
+BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 
 def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:

@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockExchange
 from cometmq.broker.copies.streams.frames import Frame, FrameReader, Kind, Records, Report
@@ -171,8 +169,7 @@ class MasterStream(MasterConnection):
     # Events of the connection
 
     def _open(self, transport: asyncio.Transport) -> None:
-        body = msgspec.json.encode(self._hello)
-        transport.write(self._opening + frames.encode_body(Kind.HELLO, body))
+        transport.write(self._opening + frames.encode_json(Kind.HELLO, self._hello))
 
     def _take(self, data: bytes) -> None:
         self._waiting += self._frames.feed(data)
@@ -196,8 +193,7 @@ class MasterStream(MasterConnection):
     def refuse(self, error: UnfitLog) -> None:
         refused = Refused(error.reason.value, str(error), self._hello.promised)
         if self._transport is not None and not self._transport.is_closing():
-            body = frames.encode_body(Kind.REFUSED, msgspec.json.encode(refused))
-            self._transport.write(body)
+            self._transport.write(frames.encode_json(Kind.REFUSED, refused))
             close_soon(self._transport)
 
     def tick(self) -> None:
@@ -246,7 +242,7 @@ class MasterStream(MasterConnection):
             if self._log.take(frames.decode_records(body)):
                 self._reach(self._log)
         elif kind is Kind.CONFIRM:
-            self._take_confirm(frames.decode_confirm(body))
+            self._take_confirm(frames.decode(body, frames.Confirm))
         elif kind is Kind.CHANGES:
             self._replica.tables.apply(self._hello.epoch, frames.decode_tables(kind, body))
         elif kind is Kind.TABLES:
@@ -356,7 +352,7 @@ class MasterStream(MasterConnection):
         if self._transport is None or self._transport.is_closing():
             return
         self._reported, self._reported_ms = report, self._now_ms()
-        self._transport.write(frames.encode_report(report))
+        self._transport.write(frames.encode(report))
 
 
 class MasterRefused(CometError):

@@ -14,19 +14,18 @@ connection counts among the unknown ones of the port, which are few and brief (`
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import msgspec
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import Kind
-from cometmq.broker.copies.streams.handshake import Identity, Refused
+from cometmq.broker.copies.streams.handshake import Identity, Refused, decode_handshake
 from cometmq.broker.copies.streams.served import close_soon
 from cometmq.broker.copies.streams.session import MasterConnection
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.proof import Initiator, Keys, NewBytes, NotProven, Responder, WrongEnd
 from cometmq.remoting.errors import (
-    UNREADABLE_JSON,
     CometError,
     ConnectionLost,
     RemoteProtocolError,
@@ -56,9 +55,6 @@ class Proof(msgspec.Struct, frozen=True):
 
 class Answer(msgspec.Struct, frozen=True):
     mac: bytes
-
-
-MessageT = TypeVar("MessageT", Challenge, Proof, Answer, Refused)
 
 
 class Proven(msgspec.Struct, frozen=True):
@@ -113,7 +109,7 @@ class ProofInitiator(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
         challenge = Challenge("stream", self._pass.name, self._pass.nonce)
         opening = frames.encode_opening(frames.PROVEN_VERSION)
-        self._transport.write(opening + _encode(Kind.CHALLENGE, challenge))
+        self._transport.write(opening + frames.encode_json(Kind.CHALLENGE, challenge))
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -136,14 +132,14 @@ class ProofInitiator(asyncio.Protocol):
     def _use(self, frame: frames.Frame, end: int) -> None:
         assert self._transport is not None
         if frame.kind is Kind.REFUSED:
-            refused = _decode(frame.body, Refused)
+            refused = decode_handshake(frame.body, Refused)
             raise ProofDeclined(refused.reason, printable(refused.text))
         if end < len(self._received):
             raise RemoteProtocolError("bytes follow a PROOF, before it is answered")
-        proof = _decode(frame.body, Proof)
+        proof = decode_handshake(frame.body, Proof)
         answer = self._pass.answer(proof.responder, proof.nonce, proof.mac)
         transport = self._transport
-        transport.write(_encode(Kind.ANSWER, Answer(answer)))
+        transport.write(frames.encode_json(Kind.ANSWER, Answer(answer)))
         transport.set_protocol(self._stream)
         self._stream.connection_made(transport)
 
@@ -190,7 +186,7 @@ class ProofResponder(asyncio.Protocol):
             found = frames.first_frame(self._received, Kind.CHALLENGE)
             if found is not None:
                 self._received = self._received[found[1] :]
-                self._respond(_decode(found[0].body, Challenge))
+                self._respond(decode_handshake(found[0].body, Challenge))
         if self._pass is None:
             return
         found = frames.first_frame(self._received, Kind.ANSWER, Kind.REFUSED)
@@ -206,14 +202,14 @@ class ProofResponder(asyncio.Protocol):
             new_nonce=proving.new_nonce,
         )  # fmt: skip
         proof = Proof(self._pass.name, self._pass.nonce, self._pass.proof)
-        self._transport.write(_encode(Kind.PROOF, proof))
+        self._transport.write(frames.encode_json(Kind.PROOF, proof))
 
     def _finish(self, frame: frames.Frame, end: int) -> None:
         assert self._pass is not None
         assert self._challenge is not None
         if frame.kind is Kind.REFUSED:
             raise NotProven("it does not accept the proof of this broker")
-        key = self._pass.check(_decode(frame.body, Answer).mac)
+        key = self._pass.check(decode_handshake(frame.body, Answer).mac)
         proven = Proven(self._challenge.initiator, key)
         rest = self._received[end:]
         self._sender.serve(self._transport, self._address, proven, rest)
@@ -227,20 +223,9 @@ class ProofResponder(asyncio.Protocol):
 def send_refusal(transport: asyncio.Transport, reason: Unfit, text: str) -> None:
     """Send a refusal that reveals nothing about this member, and close the connection."""
     if not transport.is_closing():
-        transport.write(_encode(Kind.REFUSED, Refused(reason.value, text)))
+        transport.write(frames.encode_json(Kind.REFUSED, Refused(reason.value, text)))
         close_soon(transport)
 
 
 def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:REFUSED_CHARS_MAX])
-
-
-def _encode(kind: Kind, body: msgspec.Struct) -> bytes:
-    return frames.encode_body(kind, msgspec.json.encode(body))
-
-
-def _decode(body: memoryview, body_type: type[MessageT]) -> MessageT:
-    try:
-        return msgspec.json.decode(body, type=body_type)
-    except UNREADABLE_JSON as error:
-        raise RemoteProtocolError(f"{body_type.__name__} cannot be read") from error
