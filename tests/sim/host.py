@@ -15,7 +15,7 @@ from tests.sim.disk import SimDisk, SimFiles, SimWorker
 from tests.sim.kernel import ProcessLoop
 from tests.sim.tables import SimDelays, SimPositions, SimTable
 
-from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.gate.diversion import Gate
 from cometmq.broker.copies.joining import Joined, join, open_state
 from cometmq.broker.copies.roles.parts import Around, Surroundings
 from cometmq.broker.copies.state import FollowProgress

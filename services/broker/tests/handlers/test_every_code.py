@@ -15,7 +15,7 @@ from cometmq.broker.acl.check import (
     NEEDS_OF_5,
     UNCHANGING,
 )
-from cometmq.broker.copies.gate.gate import KINDS
+from cometmq.broker.copies.gate.diversion import KINDS
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS, handlers_of
@@ -100,7 +100,7 @@ from generators.codes import page
 from generators.commands import commands_page
 
 from cometmq.broker.acl.check import ADMIN_CODES
-from cometmq.broker.copies.gate.gate import KINDS
+from cometmq.broker.copies.gate.diversion import KINDS
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from tests.fuzz.hostile import Hostile
 from cometmq.remoting.codes import request_name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and stops a broker; `copies.copying` does so for its replication.
+"""Starts and stops a broker; `copies.joining` does so for its replication.
 
 Order at startup: ports, store (recovered on a thread), tables and journal, server, name servers,
 timers. Order at shutdown: unregister from the name servers first, so that clients move to other
@@ -18,9 +18,8 @@ from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.copying import Copying
 from cometmq.broker.copies.discard import Discard
-from cometmq.broker.copies.joining import Joined
+from cometmq.broker.copies.joining import Copying, Joined
 from cometmq.broker.copies.keys import open_keys
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.filters.sql import load_parser

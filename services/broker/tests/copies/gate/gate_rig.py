@@ -5,8 +5,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cometmq.broker.copies.gate.diversion import NOT_SERVED, Diversion
-from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.gate.diversion import NOT_SERVED, Diversion, Gate
 from cometmq.broker.copies.gate.permission import Permission
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
@@ -84,7 +83,7 @@ class Rig:
     leader: Any
 
     def __init__(self, *outcomes: Response | Exception, is_master: bool = True) -> None:
-        self.client = Client(*outcomes)
+        self.client: Any = Client(*outcomes)
         self.changes = 0
         self.may_read_copy = True
         self.now_ms = 0

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from cometmq.broker.copies.gate.gate import KINDS
+from cometmq.broker.copies.gate.diversion import KINDS
 from cometmq.broker.handlers import HANDLERS
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import (

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds or forwards requests that change state, while this broker is not the master.
+"""The gate of a member: delays (`permission.py`), holds or forwards requests by their `Kind`.
+
+Requests that change state are held or forwarded while this broker is not the master.
 
 While a planned switchover is in progress, such requests are held; afterwards they are either served
 here or forwarded to the new master, never both. Producers and consumers keep their connections and
@@ -14,11 +16,13 @@ the record, waits until it follows the master of that epoch, and sends the reque
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from cometmq.broker.copies.gate.permission import Permission, not_the_master, settled
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply, Response
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.table import Kind
 from cometmq.remoting.errors import (
     AccessDenied,
     CometError,
@@ -28,6 +32,7 @@ from cometmq.remoting.errors import (
     command_error,
 )
 from cometmq.remoting.signature import FORWARDED
+from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.dispatch import Handler, Result
 
 ContextT = TypeVar("ContextT")
@@ -52,27 +57,10 @@ which it followed one, or 0. Such a request was not executed, so it may be sent 
 """
 
 
-class Client(Protocol):
-    """The part of a remoting client that forwards requests."""
-
-    async def invoke(  # see `RemotingClient.invoke`
-        self,
-        address: str,
-        code: int,
-        header: Any,
-        body: Any,
-        *,
-        timeout_ms: int,
-        ok: Any,
-        ext: Mapping[str, str],
-    ) -> Response:
-        """Return the answer; raise CometError if there is none, or its code is not in `ok`."""
-
-
 class Diversion:
     def __init__(
         self,
-        client: Client,
+        client: RemotingClient,
         permission: Permission,
         *,
         epoch_seen: Callable[[int], None],
@@ -279,3 +267,30 @@ def is_forwarded(call: Call[Any]) -> bool:
     endlessly.
     """
     return FORWARDED.encode() in call.head
+
+
+KINDS: Final = {
+    code: command.kind for code, command in COMMANDS.items() if command.kind is not Kind.ALWAYS
+}
+
+
+class Gate(NamedTuple):
+    permission: Permission
+    diversion: Diversion
+
+    def guarded(self, handlers: Mapping[int, Handler[ContextT]]) -> dict[int, Handler[ContextT]]:
+        return {
+            code: self._guard(KINDS[code], handler) if code in KINDS else handler
+            for code, handler in handlers.items()
+        }
+
+    def _guard(self, kind: Kind, handler: Handler[ContextT]) -> Handler[ContextT]:
+        permission = self.permission
+        serve = {
+            Kind.PUT: handler,
+            Kind.CHANGE: permission.change(handler),
+            Kind.UNLOGGED: permission.unlogged(handler),
+            Kind.COMMIT: permission.commit(handler),
+            Kind.READ: permission.read(handler),
+        }[kind]
+        return serve if kind is Kind.READ else self.diversion.divertible(serve)

@@ -4,11 +4,11 @@
 import secrets
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import uuid4
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.gate.diversion import Gate
 from cometmq.broker.copies.members import MemberAddresses
 from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.streams.follower import Follower
@@ -20,6 +20,7 @@ from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.ha.durable import Files, OsFiles
 from cometmq.ha.proof import NewBytes
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.runtime.clock import boottime_ms
 from cometmq.runtime.process.system import boot_id
 from cometmq.store.log.commit_log import LogView
@@ -39,15 +40,6 @@ class Surroundings(NamedTuple):
 HOST = Surroundings()
 
 
-class Client(Protocol):
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is still usable."""
-
-    def reset(self) -> None:
-        """Send the pending output, and reset the connection."""
-
-
 class Around(NamedTuple):
     """The parts of the program that a membership uses, or closes when the role changes."""
 
@@ -55,7 +47,7 @@ class Around(NamedTuple):
     client: RemotingClient
     server: LogServer
     """The replication port."""
-    clients: Callable[[], Collection[Client]]
+    clients: Callable[[], Collection[PeerProtocol]]
     promoted: Callable[[], None]
     """Starts the background work of the handlers of a master."""
     host: Surroundings = HOST

@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.copies.roles.parts import Client, Parts
+from cometmq.broker.copies.roles.parts import Parts
 from cometmq.ha import member as rules
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.store.writing.write_state import Refusal
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class StaleClients:
 
     def __init__(
         self,
-        clients: Callable[[], Collection[Client]],
+        clients: Callable[[], Collection[PeerProtocol]],
         is_busy: Callable[[Any], bool],
         now_ms: Callable[[], int],
     ) -> None:
@@ -116,7 +117,7 @@ class StaleClients:
         self._is_busy = is_busy
         self._now_ms = now_ms
         self._due_ms: list[int] = []
-        self._left: set[Client] = set()
+        self._left: set[PeerProtocol] = set()
 
     def begin(self) -> None:
         self._due_ms = [self._now_ms() + after_ms for after_ms in AFTER_MS]
