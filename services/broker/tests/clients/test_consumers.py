@@ -53,18 +53,6 @@ def data(*topics: str, group: str = "G", sub_version: int = 1, tags: str = "*") 
     )
 
 
-def test_only_the_first_heartbeat_of_a_member_is_a_change(consumers: Consumers, told: Told) -> None:
-    peer = FakePeer()
-
-    assert consumers.register(data("T"), client(peer))
-    assert not consumers.register(data("T"), client(peer, seen_ms=9))
-
-    assert told.groups == ["G"]
-    group = consumers.group("G")
-    assert group is not None
-    assert [member.seen_ms for member in group.clients.values()] == [9]
-
-
 @pytest.mark.parametrize("topics", [("T", "U"), (), ("U",)])
 def test_an_added_or_removed_topic_is_a_change(
     consumers: Consumers, told: Told, topics: tuple[str, ...]
@@ -154,33 +142,6 @@ def test_a_client_counts_once_after_its_first_connection_has_died(consumers: Con
     assert group.client_ids() == ["c1", "c2"]
     consumers.register(data("T"), client(old, seen_ms=DEAD_DOUBLE_MS + 2))
     assert group.client_ids() == ["c1", "c1", "c2"]
-
-
-def test_groups_may_forbid_notices(consumers: Consumers, told: Told) -> None:
-    peer = FakePeer()
-
-    assert consumers.register(data("T"), client(peer), notify=False)
-    consumers.register(data("T"), client(FakePeer(), "c2"), notify=False)
-    consumers.unregister("G", peer, notify=False)
-
-    assert told.groups == []
-
-
-def test_leaving_notifies_the_others_and_the_last_removes_the_group(
-    consumers: Consumers, told: Told
-) -> None:
-    one, two = FakePeer(), FakePeer()
-    consumers.register(data("T"), client(one))
-    consumers.register(data("T"), client(two, "c2"))
-    told.groups.clear()
-
-    consumers.unregister("G", one)
-    assert told.groups == ["G"]
-    consumers.unregister("G", two)
-
-    assert told.groups == ["G"]
-    assert consumers.group("G") is None
-    assert consumers.subscription("G", "T") is None
 
 
 def test_a_closed_connection_leaves_all_its_groups(consumers: Consumers, told: Told) -> None:

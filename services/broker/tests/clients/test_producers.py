@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client, Producers
-from cometmq.runtime.incremental import finish
+from cometmq.broker.clients.producers import Client, Producers
 from cometmq.testing.broker import FakePeer
 
 
@@ -17,53 +16,6 @@ def test_a_connection_is_one_client_of_a_group() -> None:
 
     assert [known.seen_ms for known in producers.clients("G")] == [5]
     assert (producers.group_count, producers.client_count) == (1, 1)
-
-
-def test_the_last_connection_removes_the_group() -> None:
-    producers, one, two = Producers(), FakePeer(), FakePeer()
-    producers.register("G", client(one))
-    producers.register("G", client(two, "c2"))
-
-    producers.unregister("G", one)
-    assert [known.client_id for known in producers.clients("G")] == ["c2"]
-    producers.unregister("G", two)
-
-    assert producers.clients("G") == []
-    assert producers.group_count == 0
-
-
-def test_a_closed_connection_leaves_all_its_groups() -> None:
-    producers, one, two = Producers(), FakePeer(), FakePeer()
-    for group in ("G", "H"):
-        producers.register(group, client(one))
-    producers.register("H", client(two, "c2"))
-
-    assert sorted(producers.groups_of(one)) == ["G", "H"]
-    for group in producers.groups_of(one):
-        producers.unregister(group, one)
-    assert producers.groups_of(one) == []
-
-    assert producers.clients("G") == []
-    assert [known.client_id for known in producers.clients("H")] == ["c2"]
-
-
-def test_leaving_without_membership_does_nothing() -> None:
-    producers, peer = Producers(), FakePeer()
-    producers.register("G", client(peer))
-
-    producers.unregister("G", FakePeer())
-    producers.unregister("H", peer)
-
-    assert producers.client_count == 1
-
-
-def test_clients_silent_for_over_two_minutes_are_reported() -> None:
-    producers, one, two = Producers(), FakePeer(), FakePeer()
-    producers.register("G", client(one, seen_ms=0))
-    producers.register("G", client(two, seen_ms=1))
-
-    assert finish(producers.silent(CLIENT_SILENCE_MS)) == {}
-    assert finish(producers.silent(CLIENT_SILENCE_MS + 1)) == {one: ["G"]}
 
 
 def test_a_client_is_found_until_its_last_group_leaves() -> None:

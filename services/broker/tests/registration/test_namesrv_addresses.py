@@ -72,16 +72,3 @@ async def test_a_failed_lookup_keeps_the_last_addresses() -> None:
     del resolver.known["ns"]
 
     assert await addresses.resolve() == ["10.0.0.1:9876"]
-
-
-async def test_a_name_that_never_resolved_has_no_addresses() -> None:
-    addresses = NamesrvAddresses("ns:9876", lookup=Resolver())
-
-    assert await addresses.resolve() == []
-
-
-async def test_another_list_is_used_from_the_next_resolution() -> None:
-    addresses = NamesrvAddresses("10.0.0.1:1", lookup=Resolver())
-    addresses.replace("10.0.0.2:2")
-
-    assert await addresses.resolve() == ["10.0.0.2:2"]

@@ -313,16 +313,6 @@ async def test_the_first_round_ends_when_each_name_server_was_tried(
         assert subject.links[NS2].failed_count == 1
 
 
-async def test_the_first_round_of_a_broker_without_name_servers_is_over_at_once(
-    namesrvs: ScriptedNamesrvs, topics: Topics
-) -> None:
-    subject = registration(namesrvs, topics, "")
-    async with running(subject), asyncio.timeout(60):
-        await subject.wait_for_first_round(60_000)
-
-    assert not namesrvs.requests
-
-
 async def test_a_failure_is_retried_with_everything(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:

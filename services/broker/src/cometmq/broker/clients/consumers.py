@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.clients.producers import Client, silent_among
+from cometmq.broker.clients.producers import Client, Memberships
 from cometmq.broker.clients.subscription_conflicts import MemberSubscriptions, meaning
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
@@ -71,7 +71,7 @@ Changed: TypeAlias = Callable[[ConsumerGroup], None]
 Replaced: TypeAlias = Callable[[str, Collection[SubscriptionData]], None]
 
 
-class Consumers:
+class Consumers(Memberships):
     def __init__(
         self,
         *,
@@ -84,12 +84,12 @@ class Consumers:
         of a removed group, and `replaced` with a group's name and its subscriptions when one of
         them was replaced because the last member that had it left.
         """
+        super().__init__()
         self._emptied = emptied
         self._replaced = replaced
         self.version = 0
         """Changes whenever groups, message models or subscriptions change, for caches of pulls."""
         self._groups: dict[str, ConsumerGroup] = {}
-        self._joined: dict[Peer, set[str]] = {}
         self._changed = changed
         self._log = log
 
@@ -108,7 +108,11 @@ class Consumers:
         group = self._groups.get(data.group_name)
         if group is None:
             group = ConsumerGroup(
-                data.group_name, data.consume_type, data.message_model, data.consume_from_where
+                data.group_name,
+                data.consume_type,
+                data.message_model,
+                data.consume_from_where,
+                self._members.setdefault(data.group_name, {}),
             )
             self._groups[data.group_name] = group
             self.version += 1
@@ -118,7 +122,7 @@ class Consumers:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         group.updated_ms = client.seen_ms
-        has_new_member = _add_member(group, client)
+        has_new_member = self._join(group.name, client) is None
         asked = data.subscription_data_set
         has_new_topics, has_newer = _merge_subscriptions(group, asked)
         members = group.member_subscriptions
@@ -128,7 +132,6 @@ class Consumers:
         if group.member_subscriptions.count > 1:
             self._warn_of_mismatch(group)
         if has_new_member:
-            self._joined.setdefault(client.peer, set()).add(group.name)
             self._log.info(
                 "consumer.joined",
                 group=group.name,
@@ -142,14 +145,11 @@ class Consumers:
 
     def unregister(self, name: str, peer: Peer, *, notify: bool = True) -> None:
         """Remove a connection from a group, and the group if that was its last connection."""
-        group = self._groups.get(name)
-        if group is None:
-            return
-        client = group.clients.pop(peer, None)
+        client = self._leave(name, peer)
         if client is None:
             return
+        group = self._groups[name]
         abandoned = group.member_subscriptions.drop(peer)
-        self._forget(name, peer)
         self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
             del self._groups[name]
@@ -162,16 +162,6 @@ class Consumers:
         if notify:
             self._changed(group)
 
-    def groups_of(self, peer: Peer) -> list[str]:
-        """Return the groups in which a connection is registered."""
-        return list(self._joined.get(peer, ()))
-
-    def left_by(self, client: Client, named: Collection[str]) -> list[str]:
-        """Return the groups of a client on its connection, without the named ones."""
-        left = self._joined.get(client.peer, set()).difference(named)
-        clients = {name: self._groups[name].clients[client.peer] for name in left}
-        return [name for name, it in clients.items() if it.client_id == client.client_id]
-
     def hint(self) -> Steps[None]:
         """Tell every consumer to rebalance. A rebalance calls the master, and a consumer whose call
         is not answered closes the connection.
@@ -182,49 +172,19 @@ class Consumers:
             if names := self._joined.get(peer):
                 notify_member(peer, min(names))
 
-    def silent(self, now_ms: int) -> Steps[dict[Peer, list[str]]]:
-        groups = [(name, group.clients) for name, group in self._groups.items()]
-        return silent_among(groups, now_ms)
-
     def group(self, name: str) -> ConsumerGroup | None:
         return self._groups.get(name)
-
-    def has_member(self, name: str, peer: Peer) -> bool:
-        """Return whether a connection is registered in a group."""
-        group = self._groups.get(name)
-        return group is not None and peer in group.clients
 
     def groups(self) -> Sequence[ConsumerGroup]:
         return list(self._groups.values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return a group's subscription to a topic; None if the group is not connected or has
-        none.
-        """
+        """Return a connected group's subscription to a topic; None if there is none."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
-    def peers_of(self, client_id: str) -> set[Peer]:
-        return {
-            peer
-            for group in self._groups.values()
-            for peer, client in group.clients.items()
-            if client.client_id == client_id
-        }
-
-    @property
-    def group_count(self) -> int:
-        return len(self._groups)
-
-    @property
-    def client_count(self) -> int:
-        """The number of registrations: a client counts once in each of its groups."""
-        return sum(len(group.clients) for group in self._groups.values())
-
     def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
-        """Warn, at most once per MISMATCH_INTERVAL_MS and group, that members have different
-        subscriptions and so miss messages.
-        """
+        """Warn, at times, that members have different subscriptions and so miss messages."""
         logged_ms = group.mismatch_logged_ms
         if logged_ms is not None and group.updated_ms - logged_ms < MISMATCH_INTERVAL_MS:
             return
@@ -233,27 +193,12 @@ class Consumers:
             group.mismatch_logged_ms = group.updated_ms
             self._log.warning("subscription.mismatched", group=group.name, **mismatch._asdict())
 
-    def _forget(self, name: str, peer: Peer) -> None:
-        joined = self._joined[peer]
-        joined.discard(name)
-        if not joined:
-            del self._joined[peer]
-
 
 def notify_member(peer: Peer, group: str) -> None:
     """Send a member the request to rebalance (code 40), later if its connection is congested."""
     peer.send(
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged(consumer_group=group)
     )
-
-
-def _add_member(group: ConsumerGroup, client: Client) -> bool:
-    known = group.clients.get(client.peer)
-    if known is not None and known.client_id == client.client_id:
-        known.seen_ms = client.seen_ms
-        return False
-    group.clients[client.peer] = msgspec.structs.replace(client)
-    return known is None
 
 
 def _merge_subscriptions(

@@ -83,9 +83,7 @@ class MovedReports:
         self._reported: dict[Place, int] = {}  # the oldest first
 
     def may_report(self, place: Place, now_ms: int) -> bool:
-        """Return whether an event about this group and queue may be stored now; if
-        so, note the time.
-        """
+        """Return whether an event about this place may be stored now; if so, note the time."""
         reported_ms = self._reported.get(place)
         if reported_ms is not None and now_ms - reported_ms < INTERVAL_MS:
             return False

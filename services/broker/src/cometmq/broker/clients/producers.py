@@ -5,7 +5,7 @@ A client is identified by its connection. It registers with each heartbeat, and 
 by closing the connection, or by missing its heartbeats. Times are monotonic.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -37,27 +37,82 @@ class Client(msgspec.Struct):
         return now_ms - self.seen_ms > CLIENT_SILENCE_MS
 
 
-def silent_among(
-    groups: Iterable[tuple[str, dict[Peer, Client]]], now_ms: int
-) -> Steps[dict[Peer, list[str]]]:
-    """Find the connections whose clients have missed their heartbeats for too long, each with the
-    groups in which it has.
-    """
-    found: dict[Peer, list[str]] = {}
-    count = 0
-    for name, clients in groups:
-        count += 1 + len(clients)
-        if count > STEP_CLIENTS:
-            yield
-            count = len(clients)
-        for peer, client in clients.items():
-            if client.is_silent(now_ms):
-                found.setdefault(peer, []).append(name)
-    return found
+class Memberships:
+    """Which connections are registered in which groups: group -> connection -> client."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, dict[Peer, Client]] = {}
+        self._joined: dict[Peer, set[str]] = {}
+
+    def _join(self, group: str, client: Client) -> Client | None:
+        """Add or refresh a client; return the one that its connection had in the group before."""
+        clients = self._members.setdefault(group, {})
+        known = clients.get(client.peer)
+        if known is not None and known.client_id == client.client_id:
+            known.seen_ms = client.seen_ms
+        else:
+            clients[client.peer] = msgspec.structs.replace(client)
+            self._joined.setdefault(client.peer, set()).add(group)
+        return known
+
+    def _leave(self, group: str, peer: Peer) -> Client | None:
+        """Remove a connection from a group, and the group if that was its last connection."""
+        clients = self._members.get(group, {})
+        client = clients.pop(peer, None)
+        if client is not None:
+            if not clients:
+                del self._members[group]
+            self._joined[peer].discard(group)
+            if not self._joined[peer]:
+                del self._joined[peer]
+        return client
+
+    def groups_of(self, peer: Peer) -> list[str]:
+        """Return the groups in which a connection is registered."""
+        return list(self._joined.get(peer, ()))
+
+    def has_member(self, group: str, peer: Peer) -> bool:
+        return peer in self._members.get(group, ())
+
+    def left_by(self, client: Client, named: Collection[str]) -> list[str]:
+        """Return the groups of a client on its connection, without the named ones."""
+        left = self._joined.get(client.peer, set()).difference(named)
+        return [it for it in left if self._members[it][client.peer].client_id == client.client_id]
+
+    def peers_of(self, client_id: str) -> set[Peer]:
+        return {
+            peer
+            for clients in self._members.values()
+            for peer, client in clients.items()
+            if client.client_id == client_id
+        }
+
+    def silent(self, now_ms: int) -> Steps[dict[Peer, list[str]]]:
+        """Find the connections that have missed their heartbeats, each with its silent groups."""
+        found: dict[Peer, list[str]] = {}
+        count = 0
+        for name, clients in list(self._members.items()):
+            count += 1 + len(clients)
+            if count > STEP_CLIENTS:
+                yield
+                count = len(clients)
+            for peer, client in clients.items():
+                if client.is_silent(now_ms):
+                    found.setdefault(peer, []).append(name)
+        return found
+
+    @property
+    def group_count(self) -> int:
+        return len(self._members)
+
+    @property
+    def client_count(self) -> int:
+        """The number of registrations: a client counts once in each of its groups."""
+        return sum(map(len, self._members.values()))
 
 
-class Producers:
-    """Maps group -> connection -> client, and each client id to its connections.
+class Producers(Memberships):
+    """Also maps each client id to its connections.
 
     Compatibility: in RocketMQ, a client id no longer leads to a connection as soon as one of the
     client's groups leaves or one of its older connections closes. Here it does until the
@@ -65,60 +120,31 @@ class Producers:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[Peer, Client]] = {}
-        self._joined: dict[Peer, set[str]] = {}
+        super().__init__()
         # client id -> connection -> number of its groups
         self._places: dict[str, dict[Peer, int]] = {}
 
     def register(self, group: str, client: Client) -> None:
         """Add or refresh a client of the group."""
-        clients = self._groups.setdefault(group, {})
-        known = clients.get(client.peer)
-        if known is not None and known.client_id == client.client_id:
-            known.seen_ms = client.seen_ms
-            return
-        if known is not None:
-            self._leave_place(known)
-        clients[client.peer] = msgspec.structs.replace(client)
-        self._joined.setdefault(client.peer, set()).add(group)
-        places = self._places.setdefault(client.client_id, {})
-        places[client.peer] = places.get(client.peer, 0) + 1
+        known = self._join(group, client)
+        if known is None or known.client_id != client.client_id:
+            if known is not None:
+                self._leave_place(known)
+            places = self._places.setdefault(client.client_id, {})
+            places[client.peer] = places.get(client.peer, 0) + 1
 
     def unregister(self, group: str, peer: Peer) -> None:
         """Remove a connection from a group, and the group if that was its last connection."""
-        clients = self._groups.get(group)
-        client = None if clients is None else clients.pop(peer, None)
-        if clients is None or client is None:
-            return
-        self._leave_place(client)
-        if not clients:
-            del self._groups[group]
-        joined = self._joined[peer]
-        joined.discard(group)
-        if not joined:
-            del self._joined[peer]
-
-    def groups_of(self, peer: Peer) -> list[str]:
-        """Return the groups in which a connection is registered."""
-        return list(self._joined.get(peer, ()))
-
-    def left_by(self, client: Client, named: Collection[str]) -> list[str]:
-        """Return the groups of a client on its connection, without the named ones."""
-        left = self._joined.get(client.peer, set()).difference(named)
-        return [it for it in left if self._groups[it][client.peer].client_id == client.client_id]
-
-    def silent(self, now_ms: int) -> Steps[dict[Peer, list[str]]]:
-        return silent_among(list(self._groups.items()), now_ms)
+        client = self._leave(group, peer)
+        if client is not None:
+            self._leave_place(client)
 
     def groups(self) -> list[tuple[str, list[Client]]]:
-        return [(group, list(clients.values())) for group, clients in self._groups.items()]
-
-    def names(self) -> list[str]:
-        return list(self._groups)
+        return [(group, list(clients.values())) for group, clients in self._members.items()]
 
     def clients(self, group: str) -> list[Client]:
         """Return the clients of a group; empty if the group is not connected."""
-        return list(self._groups.get(group, {}).values())
+        return list(self._members.get(group, {}).values())
 
     def find(self, client_id: str) -> Peer | None:
         """Return the newest open connection of a client's producers, for replies to its requests.
@@ -134,27 +160,13 @@ class Producers:
 
     def _sends(self, peer: Peer, client_id: str) -> bool:
         return any(
-            self._groups[group][peer].client_id == client_id
+            self._members[group][peer].client_id == client_id
             for group in self._joined[peer]
             if group != INNER_PRODUCER_GROUP
         )
 
-    def peers_of(self, client_id: str) -> set[Peer]:
-        return set(self._places.get(client_id, {}))
-
-    @property
-    def group_count(self) -> int:
-        return len(self._groups)
-
-    @property
-    def client_count(self) -> int:
-        """The number of registrations: a client counts once in each of its groups."""
-        return sum(map(len, self._groups.values()))
-
     def _leave_place(self, client: Client) -> None:
-        """Count one group less for a client's connection; forget the connection
-        after its last group.
-        """
+        """Count one group less for a client's connection, and forget it after the last."""
         places = self._places[client.client_id]
         places[client.peer] -= 1
         if not places[client.peer]:

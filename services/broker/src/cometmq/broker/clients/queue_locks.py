@@ -42,9 +42,7 @@ class QueueLocks:
         self.count = 0
         """The number of locks, including expired ones that have not been dropped yet."""
         self.refusal: LimitReached | None = None
-        """The limit because of which the last call of `lock` left queues unlocked;
-        None if none did.
-        """
+        """The limit because of which the last call of `lock` left queues unlocked, if any."""
         self.released: Callable[[str], None] = lambda _peer: None
         """Called with the peer of each lock that ends."""
         self.version = 0
@@ -143,9 +141,7 @@ class QueueLocks:
         self.version += 1
 
     def expire(self, *, now_ms: int) -> int:
-        """Drop all expired locks, which otherwise remain if no client asks for
-        them; return how many.
-        """
+        """Drop the expired locks for which no client asks; return how many."""
         return finish(self.expiring(now_ms=now_ms))
 
     def expiring(self, *, now_ms: int) -> Steps[int]:

@@ -22,9 +22,7 @@ QUIET_MS: Final = 100
 STEP_COUNT: Final = 100
 """Number of notices that are sent at once: 4 ms."""
 NOTICE_WEIGHT: Final = 10
-"""Number of members that have left, in the time for one notice; 10,000 of them held the loop for
-25 ms.
-"""
+"""Members that have left, in the time of a notice; 10,000 of them held the loop for 25 ms."""
 STEP_WEIGHT: Final = STEP_COUNT * NOTICE_WEIGHT
 STEP_MS: Final = 20
 """Time between two steps: notices take at most a fifth of the loop."""

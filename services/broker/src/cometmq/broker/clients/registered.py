@@ -36,9 +36,7 @@ _TAG_BYTES: Final = 50
 
 class _Registration(msgspec.Struct):
     owner: str
-    """The access key or address that added it, against whose limit its size counts,
-    also after later changes.
-    """
+    """The access key or address that added it, against whose limit its size always counts."""
     account: str | None
     """The access key that added it; None if no account was needed."""
     size: int

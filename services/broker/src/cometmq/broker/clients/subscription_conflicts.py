@@ -30,9 +30,7 @@ SubscriptionSet: TypeAlias = frozenset[tuple[str, str]]
 
 
 class Mismatch(NamedTuple):
-    """Two members with different subscriptions to a topic; an empty expression means no
-    subscription.
-    """
+    """Two members with different subscriptions to a topic; an empty expression means none."""
 
     topic: str
     client_id: str
@@ -114,9 +112,7 @@ class MemberSubscriptions:
         return ()
 
     def _is_abandoned(self, topic: str, expression: str) -> bool:
-        """Count one set less with an expression; return whether it was the last,
-        and then forget it.
-        """
+        """Count one set less with an expression; after the last, forget it and return True."""
         wishes = self._wishes[topic]
         wishes[expression].set_count -= 1
         if wishes[expression].set_count:
@@ -127,9 +123,7 @@ class MemberSubscriptions:
         return True
 
     def newest(self, topic: str) -> SubscriptionData | None:
-        """Return the subscription to a topic with the highest version; None if no member has
-        one.
-        """
+        """Return the members' subscription to a topic with the highest version, if any."""
         wishes = self._wishes.get(topic, {}).values()
         return max((wish.newest for wish in wishes), key=lambda one: one.sub_version, default=None)
 
@@ -149,9 +143,7 @@ class MemberSubscriptions:
 
 
 def subscription_pairs(asked: Iterable[SubscriptionData]) -> list[tuple[str, str]]:
-    """Return a member's subscriptions in comparable form; takes 1 to 4 us for each, longer for many
-    tags.
-    """
+    """Return a member's subscriptions in comparable form; 1 to 4 us each, more for many tags."""
     return [(one.topic, meaning(one)) for one in asked]
 
 

@@ -36,9 +36,7 @@ class Told:
         )
 
     def group(self, peer: Peer, name: str, now_ms: int) -> ConsumerGroup | None:
-        """Return a consumer group as a connection has described it; None if it has
-        not, or longer than TRUSTED_MS ago.
-        """
+        """Return a group as a connection has described it in the last TRUSTED_MS, if it has."""
         found = self._groups.get(peer, {}).get(name)
         return None if found is None or now_ms - found.updated_ms > TRUSTED_MS else found
 

@@ -112,9 +112,7 @@ def parse_advertised(text: str, *, setting: str) -> Mapping[int, tuple[str, int]
 
 
 def check_advertised(host: str, *, setting: str) -> None:
-    """Raise SettingsError for an address with a port, and for a wildcard address, because clients
-    cannot connect to it.
-    """
+    """Raise SettingsError for an address with a port, and for a wildcard address."""
     name, colon, port = host.rpartition(":")
     if colon and port.isdigit() and (":" not in name or name.endswith("]")):
         raise SettingsError(
@@ -151,9 +149,7 @@ def is_own_address(host: str) -> bool:
 
 
 def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
-    """Return haListenPort if it is set explicitly; by default, and for 0, it is derived from
-    listenPort.
-    """
+    """Return haListenPort if it is set; otherwise, and for 0, it follows listenPort."""
     is_derived = loaded.origins.get("haListenPort", DEFAULT) in {DEFAULT, DERIVED}
     return None if is_derived else loaded.value.ha_listen_port or None
 

@@ -100,9 +100,7 @@ class Bodies:
 
 
 def part_version(version: DataVersion, number: int) -> DataVersion:
-    """Return a data version for a part other than the last; it differs from those of all tables and
-    parts.
-    """
+    """Return the version of a part other than the last, unlike those of tables and parts."""
     return msgspec.structs.replace(version, timestamp=number)
 
 

@@ -10,6 +10,7 @@ checking.
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -125,61 +126,37 @@ async def is_running(client: Invoker, address: str, broker_name: str) -> bool:
     return settings.get("brokerName", broker_name) == broker_name
 
 
+@dataclass(slots=True, eq=False)
 class Link:
     """What was registered with one name server, and what went wrong."""
 
-    __slots__ = (
-        "acknowledged",
-        "address",
-        "asked_s",
-        "compared_s",
-        "failed_count",
-        "fault",
-        "holder",
-        "is_name_checked",
-        "is_refused",
-        "is_role_new",
-        "is_tried",
-        "is_up",
-        "listed",
-        "part_bytes",
-        "waiters",
-        "wake",
-        "watch_ms",
-    )
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.acknowledged: DataVersion | None = None
-        self.asked_s: float | None = None
-        """When the pending request was sent, by the loop's clock; None if none is pending."""
-        self.compared_s = 0.0
-        """When the listed address was last compared with the broker's, by the loop's clock."""
-        self.is_up = False
-        self.is_tried = False
-        self.is_name_checked = False
-        self.holder: str | None = None
-        """The address of another running broker with this name and id, because of which this broker
-        does not register; None if there is none.
-        """
-        self.is_refused = False
-        """Whether the last registration was refused because of its epoch."""
-        self.is_role_new = False  # it needs the new role, even if its topics are current
-        self.failed_count = 0
-        self.fault = ""
-        """Why the last attempt to register failed; empty if it did not, or there was none yet."""
-        self.part_bytes = PART_BYTES
-        """Maximum size of a registration's body; halved each time the name server
-        refuses one as too large.
-        """
-        self.listed: Identity | None = None
-        """The identity of the last registration that succeeded."""
-        self.watch_ms = 0
-        """The current interval of `Listing.is_lost`; it grows while registrations are lost
-        again.
-        """
-        self.wake = asyncio.Event()
-        self.waiters: list[asyncio.Future[bool]] = []
+    address: str
+    acknowledged: DataVersion | None = None
+    asked_s: float | None = None
+    """When the pending request was sent, by the loop's clock; None if none is pending."""
+    compared_s: float = 0.0
+    """When the listed address was last compared with the broker's, by the loop's clock."""
+    is_up: bool = False
+    is_tried: bool = False
+    is_name_checked: bool = False
+    holder: str | None = None
+    """The address of another running broker with this name and id, because of which this broker
+    does not register; None if there is none.
+    """
+    is_refused: bool = False
+    """Whether the last registration was refused because of its epoch."""
+    is_role_new: bool = False  # it needs the new role, even if its topics are current
+    failed_count: int = 0
+    fault: str = ""
+    """Why the last attempt to register failed; empty if it did not, or there was none yet."""
+    part_bytes: int = PART_BYTES
+    """Maximum size of a registration's body; halved when the name server refuses one."""
+    listed: Identity | None = None
+    """The identity of the last registration that succeeded."""
+    watch_ms: int = 0
+    """The current interval of `Listing.is_lost`; it grows while registrations are lost again."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    waiters: list[asyncio.Future[bool]] = field(default_factory=list)
 
     @contextmanager
     def asking(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ Compatibility: QUERY_DATA_VERSION (322) and GET_BROKER_CLUSTER_INFO (106).
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from cometmq.broker.registration.identity import (
@@ -35,20 +36,14 @@ WATCH_MS: Final = 1_000
 COMPARE_MS: Final = 5_000
 
 
+@dataclass(slots=True)
 class Listing:
     """How name servers list this broker."""
 
-    def __init__(
-        self,
-        client: Connections,
-        identity: Callable[[], Identity],
-        settings: Callable[[], BrokerSettings],
-        log: Log,
-    ) -> None:
-        self._client = client
-        self._identity = identity
-        self._settings = settings
-        self._log = log
+    client: Connections
+    identity: Callable[[], Identity]
+    settings: Callable[[], BrokerSettings]
+    log: Log
 
     async def may_register(self, link: Link) -> bool:
         """Return whether no other running broker is registered under this broker's name and id.
@@ -57,21 +52,21 @@ class Listing:
         listed address, the address is out of date, often this broker's own of an earlier run; the
         registration then replaces it.
         """
-        if link.is_name_checked or self._settings().group_record:
+        if link.is_name_checked or self.settings().group_record:
             return True  # in a group with failover, epochs decide which broker has an id
-        me = self._identity()
+        me = self.identity()
         try:
-            holder = await holder_of(self._client, link.address, me)
+            holder = await holder_of(self.client, link.address, me)
         except CometError:
             return True  # the registration that follows reports the failure
         if holder is None or holder == me.broker_addr:
             link.holder = None
             return True
-        if self._settings().take_over_name:
-            self._log.warning("broker.name_taken_over", **self._rivalry(link, holder))
-        elif await is_running(self._client, holder, me.broker_name):
+        if self.settings().take_over_name:
+            self.log.warning("broker.name_taken_over", **self._rivalry(link, holder))
+        elif await is_running(self.client, holder, me.broker_name):
             if link.holder != holder:
-                self._log.error("broker.name_taken", **self._rivalry(link, holder))
+                self.log.error("broker.name_taken", **self._rivalry(link, holder))
             link.holder = holder
             link.fault = f"a running broker at {holder} has its name and id"
             link.failed_count += 1
@@ -96,40 +91,37 @@ class Listing:
             link.watch_ms = 0
             if now_s - link.compared_s < COMPARE_MS / 1000:
                 return False
-        link.compared_s, me = now_s, self._identity()
+        link.compared_s, me = now_s, self.identity()
         try:
-            holder = await holder_of(self._client, link.address, me)
+            holder = await holder_of(self.client, link.address, me)
         except CometError:
             return False  # the next registration reports it
         if holder is None:
-            self._log.warning("registration.lost", **self._facts(link))
+            self.log.warning("registration.lost", **self._facts(link))
             return True
         if holder == me.broker_addr:
             if is_changed:
-                self._log.info("registration.incomplete", **self._facts(link))
+                self.log.info("registration.incomplete", **self._facts(link))
             return is_changed
-        if self._settings().group_record and me.broker_id != MASTER_ID:
+        if self.settings().group_record and me.broker_id != MASTER_ID:
             return False
-        self._log.warning("broker.displaced", **self._rivalry(link, holder))
+        self.log.warning("broker.displaced", **self._rivalry(link, holder))
         return True
 
     async def _is_changed(self, link: Link) -> bool:
-        """Return whether the name server no longer has the data version that it has
-        acknowledged.
-        """
+        """Return whether the name server has lost the version that it has acknowledged."""
         if link.acknowledged is None:
             return False
-        me, version = self._identity(), link.acknowledged
+        me, version = self.identity(), link.acknowledged
         try:
             return (
-                await asked_if_changed(self._client, link.address, me, version, TIMEOUT_MS)
-                == "true"
+                await asked_if_changed(self.client, link.address, me, version, TIMEOUT_MS) == "true"
             )
         except CometError:
             return False  # it does not know the request, or the next registration reports it
 
     def _facts(self, link: Link) -> dict[str, str | int]:
-        me = self._identity()
+        me = self.identity()
         return {
             "broker_name": me.broker_name,
             "broker_id": me.broker_id,
@@ -144,9 +136,7 @@ class Listing:
 async def asked_if_changed(
     client: Connections, namesrv: str, me: Identity, version: DataVersion, timeout_ms: int
 ) -> str | None:
-    """Ask a name server whether it lacks this data version of this broker; return "true" or
-    "false", None if the answer has neither.
-    """
+    """Ask whether a name server lacks this version: "true", "false", or None if it won't say."""
     response = await client.invoke(
         namesrv,
         RequestCode.QUERY_DATA_VERSION,

@@ -43,9 +43,7 @@ UNREGISTER_TIMEOUT_MS: Final = 3_000
 
 
 class Registrant:
-    """Sends the registrations of this broker: its identity and its topics; learns
-    its master's address.
-    """
+    """Sends this broker's identity and topics; learns its master's address."""
 
     def __init__(
         self,
@@ -225,9 +223,7 @@ class Registrant:
             raise
 
     async def _is_stale(self, link: Link) -> bool:
-        """Ask the name server for its version of the topics; return whether it differs from the
-        current one.
-        """
+        """Ask the name server whether its version of the topics differs from the current one."""
         version, timeout_ms = self._topics.version, self._settings().register_broker_timeout_mills
         answer = await asked_if_changed(
             self._client, link.address, self.identity, version, timeout_ms

@@ -86,9 +86,7 @@ class Registration:
 
     @property
     def route_fault(self) -> str | None:
-        """Why no name server lists this broker, so that clients cannot find it; None if one
-        does.
-        """
+        """Why no name server lists this broker, so clients cannot find it; None if one does."""
         return None if self.up_count else _faults(self.links)
 
     @property
@@ -114,9 +112,7 @@ class Registration:
         await _wait(self._first_round, timeout_ms)
 
     def notify(self) -> None:
-        """Make all links register now, and return immediately; call this after each change of
-        topics.
-        """
+        """Make all links register soon; call this after each change of topics."""
         for link in self.links.values():
             link.wake.set()
 
@@ -158,9 +154,7 @@ class Registration:
         self._resolve_now.set()
 
     def connection_lost(self, address: str) -> None:
-        """Register again in full, because a name server drops a broker when its connection
-        closes.
-        """
+        """Register again in full: a name server drops a broker when its connection closes."""
         link = self.links.get(address)
         if link is not None and link.is_up and not self._is_leaving:
             link.acknowledged = None
