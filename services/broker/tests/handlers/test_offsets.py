@@ -43,12 +43,6 @@ QUERY = QueryConsumerOffset("G", "T", 1)
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
-
-
-@pytest.fixture
 async def strict(tmp_path: Path) -> AsyncIterator[Broker]:
     """Yield a broker on which new groups apply their consumeFromWhere even to young queues."""
     async with stored_broker(tmp_path, youngQueueStartsAtZero="false") as broker:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,11 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.record import decode_record
 from cometmq.testing.broker import expected_answer
 from cometmq.testing.broker.replay import call_of
-from cometmq.testing.broker.stored import ask, call_with, stored_broker
+from cometmq.testing.broker.stored import ask, call_with
 from cometmq.testing.remoting.golden import load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 FOREVER = (1 << 63) - 1
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
 
 
 def store(broker: Broker, text: str, topic: str = "T") -> None:

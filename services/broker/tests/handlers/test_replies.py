@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,6 @@ FIRST_ID = "7F00000100002A9F0000000000000000"
 
 def exchanges(pattern: str) -> list[Exchange]:
     return list(load_exchanges(GOLDEN, pattern))
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
 
 
 def requester(broker: Broker, client_id: str = "asker") -> FakePeer:

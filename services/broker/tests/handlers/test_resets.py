@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers import resets
+from cometmq.broker.handlers import offsets
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.bodies.offsets import (
@@ -81,7 +81,7 @@ def reset(broker: Broker, timestamp: int, *, is_force: bool = True, **fields: An
         **{"topic": "T", "group": "G", **fields}, timestamp=timestamp, is_force=is_force
     )
     call: Call[Any] = Call(222, header, peer=FakePeer("127.0.0.1:9"))
-    resets.invoke_broker_to_reset_offset(broker, call)
+    offsets.invoke_broker_to_reset_offset(broker, call)
     reply: Reply = call.peer.replies.pop()
     return reply
 
@@ -109,7 +109,7 @@ async def test_captured_resets(exchange: Exchange) -> None:
         broker.tables.offsets.commit(ext["group"], ext["topic"], 0, 10)
     peer = join(broker, ext["group"], ext["topic"]) if wanted else None
 
-    answer = await replay(broker, exchange, resets.invoke_broker_to_reset_offset)
+    answer = await replay(broker, exchange, offsets.invoke_broker_to_reset_offset)
 
     assert (answer.code, answer.remark, answer.ext) == (expected.code, expected.remark, {})
     if peer is None:
@@ -292,7 +292,7 @@ async def test_captured_corrections(exchange: Exchange) -> None:
     for queue_id, offset in wanted.correction_offsets.items():
         broker.tables.offsets.commit(ext["compareGroup"], ext["topic"], queue_id, offset)
 
-    answer = await replay(broker, exchange, resets.query_correction_offset)
+    answer = await replay(broker, exchange, offsets.query_correction_offset)
 
     assert (answer.code, answer.remark) == (0, None)
     assert decode_json(CorrectionOffsets, answer.body) == wanted
@@ -300,7 +300,7 @@ async def test_captured_corrections(exchange: Exchange) -> None:
 
 async def corrections(broker: Broker, filter_groups: str | None = None) -> dict[int, int]:
     header = QueryCorrectionOffset(compare_group="G", topic="T", filter_groups=filter_groups)
-    reply = await resets.query_correction_offset(broker, Call(308, header, peer=FakePeer()))
+    reply = await offsets.query_correction_offset(broker, Call(308, header, peer=FakePeer()))
     return decode_json(CorrectionOffsets, reply.body).correction_offsets  # type: ignore[arg-type]
 
 
@@ -308,8 +308,8 @@ async def test_corrections_mark_queues_where_the_compared_group_is_behind() -> N
     store = MemoryStore()
     broker = memory_broker(store)
     store.set_queue("T", 2, min_offset=5, max_offset=9, stored_ms=1)
-    for group, offsets in {"G": (4, 1, 3), "A": (3, 6, 7), "B": (9, 5, 8)}.items():
-        for queue_id, offset in enumerate(offsets):
+    for group, places in {"G": (4, 1, 3), "A": (3, 6, 7), "B": (9, 5, 8)}.items():
+        for queue_id, offset in enumerate(places):
             broker.tables.offsets.commit(group, "T", queue_id, offset)
 
     assert await corrections(broker) == {0: 3, 1: 1, 2: END}
@@ -323,7 +323,7 @@ async def test_captured_copies(exchange: Exchange) -> None:
     broker.tables.topics.create(ext["topic"], queue_nums=2)
     broker.tables.offsets.commit(ext["srcGroup"], ext["topic"], 1, 6)
 
-    answer = await replay(broker, exchange, resets.clone_group_offset)
+    answer = await replay(broker, exchange, offsets.clone_group_offset)
 
     assert answer == expected_answer(exchange)
     assert broker.tables.offsets.queues(ext["destGroup"], ext["topic"]) == {1: 6}
@@ -331,7 +331,7 @@ async def test_captured_copies(exchange: Exchange) -> None:
 
 async def clone(broker: Broker, topic: str | None = None, *, offline: bool = False) -> Reply:
     header = CloneGroupOffset(src_group="G", dest_group="D", topic=topic, offline=offline)
-    return await resets.clone_group_offset(broker, Call(314, header, peer=FakePeer()))
+    return await offsets.clone_group_offset(broker, Call(314, header, peer=FakePeer()))
 
 
 async def test_copies_skip_deleted_and_left_topics() -> None:
@@ -368,4 +368,4 @@ async def test_a_copy_to_a_dangerous_name_is_refused() -> None:
     header = CloneGroupOffset(src_group="G", dest_group="a@b")
 
     with pytest.raises(ServerError, match="illegal characters"):
-        await resets.clone_group_offset(memory_broker(), Call(314, header, peer=FakePeer()))
+        await offsets.clone_group_offset(memory_broker(), Call(314, header, peer=FakePeer()))

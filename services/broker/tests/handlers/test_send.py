@@ -3,7 +3,6 @@
 import re
 import struct
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ from cometmq.testing.remoting.golden import Exchange
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 EXT = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 HEADER = SendMessageV2("P", "T", "TBW102", 4, 1, 0, 1_600_000_000_000, 0, "TAGS\x01A")
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
 
 
 def send(broker: Broker, body: bytes = b"hello", **fields: Any) -> Any:

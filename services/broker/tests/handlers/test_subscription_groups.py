@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.handlers import subscription_groups
+from cometmq.broker.handlers import topics
 from cometmq.broker.tables.offsets import offset_file
 from cometmq.broker.tables.subscription_groups import group_file
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -37,7 +37,7 @@ def role_for(exchange: Exchange) -> str:
 async def test_captured_changes_of_groups(exchange: Exchange) -> None:
     broker = memory_broker(brokerRole=role_for(exchange))
 
-    answer = await replay(broker, exchange, subscription_groups.update_and_create_subscriptiongroup)
+    answer = await replay(broker, exchange, topics.update_and_create_subscriptiongroup)
 
     assert answer == expected_answer(exchange)
     asked = decode_json(SubscriptionGroupConfig, (exchange.request.body_text or "").encode())
@@ -51,9 +51,7 @@ async def test_captured_changes_of_several_groups(exchange: Exchange) -> None:
     asked = decode_json(SubscriptionGroupList, (exchange.request.body_text or "").encode())
     expected = expected_answer(exchange)
 
-    answer = await replay(
-        broker, exchange, subscription_groups.update_and_create_subscriptiongroup_list
-    )
+    answer = await replay(broker, exchange, topics.update_and_create_subscriptiongroup_list)
 
     stored = [broker.tables.groups.get(one.group_name) for one in asked.group_config_list]
     if expected.code:
@@ -73,9 +71,7 @@ async def test_a_list_of_groups_must_fit_as_a_whole() -> None:
         call = Call(
             225, NoHeader(), body=encode_json(SubscriptionGroupList(groups)), peer=FakePeer()
         )
-        answer = await serve(
-            broker, call, subscription_groups.update_and_create_subscriptiongroup_list
-        )
+        answer = await serve(broker, call, topics.update_and_create_subscriptiongroup_list)
         assert answer.code == code
         retry = broker.tables.topics.get("%RETRY%G")
         assert retry is not None
@@ -90,7 +86,7 @@ async def test_captured_deletions_of_groups(exchange: Exchange) -> None:
     broker.tables.offsets.commit(group, "T", 0, 5)
     broker.tables.offsets.commit("other", "T", 0, 5)
 
-    answer = await replay(broker, exchange, subscription_groups.delete_subscriptiongroup)
+    answer = await replay(broker, exchange, topics.delete_subscriptiongroup)
 
     assert answer == expected_answer(exchange)
     assert broker.tables.groups.get(group) is None
@@ -106,7 +102,7 @@ async def test_captured_group_tables(exchange: Exchange) -> None:
     broker.tables.groups.table = table.subscription_group_table
     broker.tables.groups.version = table.data_version
 
-    answer = await replay(broker, exchange, subscription_groups.get_all_subscriptiongroup_config)
+    answer = await replay(broker, exchange, topics.get_all_subscriptiongroup_config)
 
     assert (answer.code, answer.remark, answer.ext) == (0, None, {})
     assert json.loads(answer.body) == json.loads(expected.body)
@@ -117,7 +113,7 @@ async def test_dangerous_names_are_refused(body: bytes) -> None:
     broker = memory_broker()
     call = Call(200, NoHeader(), body=body)
 
-    answer = await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
+    answer = await serve(broker, call, topics.update_and_create_subscriptiongroup)
 
     assert answer.code == 1
     assert broker.tables.groups.version.counter == 0
@@ -128,9 +124,7 @@ async def test_the_retry_topic_grows_with_the_number_of_retry_queues() -> None:
     for retry_queues, expected in ((1, None), (4, 4), (2, 4)):
         body = b'{"groupName":"G","retryQueueNums":%d}' % retry_queues
         call = Call(200, NoHeader(), body=body)
-        assert (
-            await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
-        ).code == 0
+        assert (await serve(broker, call, topics.update_and_create_subscriptiongroup)).code == 0
         topic = broker.tables.topics.get("%RETRY%G")
         assert (topic and topic.read_queue_nums) == expected
         broker.tables.topics.create("%RETRY%G", queue_nums=1)
@@ -147,7 +141,7 @@ async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
     broker.tables.offsets.commit("G", "T", 0, 5)
     broker.stats.group("T", "G").get_count = 5
 
-    await subscription_groups.delete_subscriptiongroup(
+    await topics.delete_subscriptiongroup(
         broker, Call(207, DeleteSubscriptiongroup("G", **{field: True}))
     )
 
@@ -163,7 +157,7 @@ async def test_a_slave_refuses() -> None:
     answer = await serve(
         memory_broker(brokerRole="SLAVE"),
         call,
-        subscription_groups.update_and_create_subscriptiongroup,
+        topics.update_and_create_subscriptiongroup,
     )
 
     assert answer.code == 1
@@ -175,8 +169,8 @@ async def test_a_single_group_can_be_read() -> None:
     known = Call(352, GetSubscriptiongroupConfig("TOOLS_CONSUMER"))
     unknown = Call(352, GetSubscriptiongroupConfig("G"))
 
-    found = await serve(broker, known, subscription_groups.get_subscriptiongroup_config)
-    missing = await serve(broker, unknown, subscription_groups.get_subscriptiongroup_config)
+    found = await serve(broker, known, topics.get_subscriptiongroup_config)
+    missing = await serve(broker, unknown, topics.get_subscriptiongroup_config)
 
     assert json.loads(bytes(found.body))["groupName"] == "TOOLS_CONSUMER"  # type: ignore[arg-type]
     assert missing.code == 26
@@ -190,7 +184,7 @@ async def test_a_group_has_no_more_retry_queues_than_a_topic_may_have(queues: in
     broker = memory_broker()
     body = json.dumps({"groupName": "G", "retryQueueNums": queues}).encode()
     call = Call(200, NoHeader(), body=body)
-    answer = await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
+    answer = await serve(broker, call, topics.update_and_create_subscriptiongroup)
     assert answer.code == 1
     assert f"retryQueueNums={queues}" in (answer.remark or "")
     assert broker.tables.groups.get("G") is None

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
 from cometmq.broker.limits import COPY_BYTES
 from cometmq.broker.role import ServedRole
-from cometmq.broker.transactions.transactions import ENDS_WAITING_MAX
+from cometmq.broker.transactions.transactions import ENDS_WAITING_MAX, Outcome
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
@@ -40,12 +39,6 @@ ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK, NONE = 8, 12, 0
 TEXT = "TAGS\x01A\x02UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02WAIT\x01true"
 SEND = SendMessageV2("P", "T", "TBW102", 4, 1, 4, 7, 3, TEXT)
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
 
 
 def send(broker: Broker, text: str = TEXT, **fields: Any) -> Reply:
@@ -99,7 +92,7 @@ def test_a_commit_and_its_op_message_are_contiguous(broker: Broker) -> None:
     assert message.properties_text == half.properties_text
     assert (op.body, op.tags) == (b"0", "d")
     assert op.physical_offset == message.physical_offset + message.size
-    assert broker.deferred.transactions.committed_count == 1
+    assert broker.deferred.transactions.outcomes[Outcome.COMMITTED] == 1
 
 
 async def test_ends_that_wait_for_the_flush_are_bounded(tmp_path: Path) -> None:
@@ -157,7 +150,7 @@ def test_a_rollback_is_an_op_message_alone(broker: Broker) -> None:
     assert end(broker, half, ROLLBACK) == Reply()
     assert records(broker, "T", 1) == []
     assert [op.body for op in records(broker, OP)] == [b"0"]
-    assert broker.deferred.transactions.rolled_back_count == 1
+    assert broker.deferred.transactions.outcomes[Outcome.ROLLED_BACK] == 1
 
 
 def test_a_second_end_changes_nothing(broker: Broker) -> None:
@@ -189,7 +182,7 @@ def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None
     assert len(records(broker, OP)) == 1
     assert records(broker, ASIDE) == []
     counts = broker.deferred.transactions
-    assert (counts.committed_count, counts.rolled_back_count, counts.repeated_count) == (1, 0, 3)
+    assert [*counts.outcomes.values(), counts.repeated_count] == [1, 0, 0, 3]
     assert counts._in_flight == {}
 
 
@@ -392,7 +385,7 @@ def test_an_open_half_message_is_set_aside_once(broker: Broker) -> None:
     (aside,) = records(broker, ASIDE)
     assert (aside.body, aside.properties_text) == (half.body, half.properties_text)
     assert [op.body for op in records(broker, OP)] == [b"0"]
-    assert broker.deferred.transactions.aside_count == 1
+    assert broker.deferred.transactions.outcomes[Outcome.SET_ASIDE] == 1
 
 
 def test_a_half_message_set_aside_can_still_be_committed_once(broker: Broker) -> None:

@@ -7,9 +7,8 @@ import asyncio
 import errno
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,17 +28,11 @@ from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
 from cometmq.store.reads import PAUSE, Lookup, Read
 from cometmq.testing.broker import FakePeer
-from cometmq.testing.broker.stored import call_with, last_answer, stored_broker
+from cometmq.testing.broker.stored import call_with, last_answer
 
 from .reading import DEADLINE_S, SlowFile, drained, query, until
 
 COUNT_MAX = 1_000
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
 
 
 @pytest.fixture

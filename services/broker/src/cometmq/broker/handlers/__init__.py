@@ -20,10 +20,8 @@ from cometmq.broker.handlers import (
     queries,
     recalls,
     replies,
-    resets,
     send,
     send_back,
-    subscription_groups,
     topics,
     transactions,
 )
@@ -36,7 +34,7 @@ from cometmq.remoting.transport.dispatch import Handler, Result
 
 _MODULES: Final = (
     acl, admin, client_calls, clients, locks, maintenance, offsets, overview, progress, pull,
-    queries, recalls, replies, resets, send, send_back, subscription_groups, topics, transactions,
+    queries, recalls, replies, send, send_back, topics, transactions,
 )  # fmt: skip
 
 

@@ -231,7 +231,7 @@ def _producers(broker: Broker) -> Steps[bytes]:
     origin_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
     table: dict[str, list[ProducerInfo]] = {}
     count = 0
-    for group in broker.clients.producers.names():
+    for group, _ in broker.clients.producers.groups():
         rows = table[group] = []
         for client in broker.clients.producers.clients(group):
             rows.append(_producer(client, origin_ms))

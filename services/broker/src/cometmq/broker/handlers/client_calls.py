@@ -54,9 +54,7 @@ CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 SUBSCRIPTIONS_TIMEOUT_MS: Final = 1_000  # a pull waits for it
 STATUSES_BYTES_MAX: Final = 2 << 20
-"""Maximum total size of the clients' answers to 223 that are decoded; further answers are left
-out.
-"""
+"""Maximum size of all clients' answers to 223; further answers are left out."""
 
 
 def check_versions(members: Collection[Client]) -> None:
@@ -105,9 +103,7 @@ async def invoke_broker_to_get_consumer_status(
 
 
 class AnswerRoom:
-    """Bounds the total size of clients' answers to one request, because decoding them takes time on
-    the loop.
-    """
+    """Bounds the size of all clients' answers to a request: decoding them takes time."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
@@ -229,9 +225,7 @@ def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
 async def _pass_on(
     call: Call[Any], group: str, client: Client, header: msgspec.Struct, body: Body = b""
 ) -> Reply:
-    """Forward a request to a client, and return its answer unchanged; raise
-    CommandError if there is none.
-    """
+    """Return a client's answer to a forwarded request; raise CommandError without one."""
     try:
         answer = await client.peer.invoke(call.code, header, body, timeout_ms=CALL_TIMEOUT_MS)
     except RequestTimeout as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests about clients: heartbeats, unregistration, group members, filter checks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -127,39 +127,27 @@ def _registering(
             ),
         )
     refusal: LimitReached | None = None
-    for step in _steps([*beat.consumer_data_set, *beat.producer_data_set]):
-        registrations: list[Callable[[], None]] = []
-        for data in step:
-            registration = yield from _prepared(broker, data, client, room)
-            registrations.append(registration)
+    weight = 0
+    groups: list[GroupData] = [*beat.consumer_data_set, *beat.producer_data_set]
+    for data in groups:
+        weight += 1 + _topic_count(data)
+        if weight > STEP_WEIGHT:
+            yield
+            weight = 1 + _topic_count(data)
+        register = yield from _prepared(broker, data, client, room)
         if broker.clients.registered.rights_checks != rights_checks:
             connection_closed(broker, client.peer)
             client.peer.close()
             break
         if not client.peer.is_open:  # nothing would remove what is registered now
             break
-        for register in registrations:
-            try:
-                register()
-            except LimitReached as error:
-                refusal = refusal or error
-        yield
+        try:
+            register()
+        except LimitReached as error:
+            refusal = refusal or error
     if refusal is not None:
         raise refusal
     return OK
-
-
-def _steps(groups: list[GroupData]) -> Iterator[list[GroupData]]:
-    """Divide the groups of a heartbeat into steps of limited weight; a group stays whole."""
-    step: list[GroupData] = []
-    weight = 0
-    for data in groups:
-        weight += 1 + _topic_count(data)
-        if step and weight > STEP_WEIGHT:
-            yield step
-            step, weight = [], 1 + _topic_count(data)
-        step.append(data)
-    yield step
 
 
 def _prepared(
@@ -356,9 +344,7 @@ def _register_consumer(  # with what has been prepared
     size: int,
     pairs: list[tuple[str, str]],
 ) -> None:
-    """Register one group of a client; raise LimitReached if there is no room for it, or for its
-    filters.
-    """
+    """Register one group; raise LimitReached if there is no room for it, or its filters."""
     subject = f"the group {data.group_name}"
     room.check(GROUP_SUBSCRIPTIONS, len(data.subscription_data_set), subject)
     broker.clients.registered.admit(client.peer, data.group_name, size, room, consumes=True)

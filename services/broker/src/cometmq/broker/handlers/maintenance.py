@@ -38,9 +38,7 @@ from cometmq.store.results import PutStatus
 
 SAMPLES: Final = 16
 SAMPLE_COUNT: Final = 1_000
-"""Number of entries whose sizes are added up at each of 16 places of a long queue,
-in 1 ms together.
-"""
+"""Entries whose sizes are added up at each of 16 places of a long queue, in 1 ms."""
 
 _REASONS: Final = {
     SCHEDULE_TOPIC: "delayed messages wait there for their delivery; recall them instead"

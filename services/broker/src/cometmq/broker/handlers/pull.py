@@ -104,9 +104,7 @@ def pull_message(
 
 
 async def _pull_when_told(broker: Broker, call: Call[PullMessage]) -> Reply | None:
-    """Ask the client for its subscriptions, because no heartbeat has arrived yet;
-    then serve its pull.
-    """
+    """Ask the client for its subscriptions, for lack of a heartbeat; then serve its pull."""
     await ask_subscriptions(broker, call, call.header.consumer_group)
     return _pull(broker, call, is_first=True)
 
@@ -322,9 +320,7 @@ def _hold(broker: Broker, pull: AdmittedPull, *, awaits_repair: bool) -> None:
 
 
 def resume(broker: Broker, held: HeldPull) -> None:
-    """Answer a held pull because its queue has grown, its deadline has passed or the broker is
-    stopping.
-    """
+    """Answer a held pull: its queue has grown, its time is over, or the broker stops."""
     _resume(broker, held.call, held.accounts)
 
 
@@ -344,9 +340,7 @@ def _resume(
 def _pull_again(
     broker: Broker, call: Call[PullMessage], accounts: object, *, is_first: bool
 ) -> Reply | None:
-    """Serve a pull that has waited; if the accounts are no longer `accounts`, check
-    its rights again.
-    """
+    """Serve a pull that has waited; if the accounts have changed, check its rights again."""
     acl = broker.admission.acl
     if acl is not None and acl.control.accounts is not accounts:
         acl.control.check(broker, call)
@@ -377,9 +371,7 @@ def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
 
 
 def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
-    """Return whether the pull's subscription is known only from the client's answer
-    (`told.py`), and not from a heartbeat.
-    """
+    """Return whether the pull's subscription is known from no heartbeat, only from `told.py`."""
     header = call.header
     has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
     return not has_own and broker.clients.consumers.group(header.consumer_group) is None

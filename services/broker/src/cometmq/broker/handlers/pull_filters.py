@@ -54,9 +54,7 @@ def message_filter(
 
 
 def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
-    """Return the filter of a registered tag subscription; it accepts the hash codes that the client
-    has sent with the subscription.
-    """
+    """Return the filter of a registered tag subscription, by the hash codes that came with it."""
     if subscription.class_filter_mode or subscription.sub_string == ALL_TAGS:
         return None
     return frozenset(subscription.code_set).__contains__
@@ -99,9 +97,7 @@ def _registered_sql(
 
 
 def _retry_filter(broker: Broker, call: Call[PullMessage]) -> RecordFilter | None:
-    """Return a filter that tests each retried message with the group's filter for its original
-    topic.
-    """
+    """Return a filter that tests each retried message with that of its original topic."""
     retry_topic, who = call.header.topic, partial(broker.admission.requester, call)
     group = retry_topic.removeprefix(RETRY_PREFIX)
     if group == retry_topic or not broker.tables.filters.knows(group):

@@ -26,9 +26,7 @@ COPY_BYTES_MIN: Final = 2_048
 
 
 class _Subject(Struct, frozen=True):
-    """Replaces the header of a send that waits: refusals are counted by its topic,
-    so only that is kept.
-    """
+    """The header of a send that waits: refusals are counted by topic, so only that is kept."""
 
     topic: str
 

@@ -27,15 +27,11 @@ KEY_CHARS_MAX: Final = 255
 MOVE_S: Final = 0.02
 """The pause before the next search for a message that moves to another level."""
 SEARCH_MS_MAX: Final = 3_000
-"""How long the messages with the unique key are searched; if this is too short to examine all of
-them, the recall is refused.
-"""
+"""How long messages with the key are searched; after that, the recall is refused."""
 
 
 async def recall_message(broker: Broker, call: Call[RecallMessage]) -> RecallMessageReply:
-    """Recall a message; answer once the recall is in the journal and, in a broker
-    group, in the copies.
-    """
+    """Recall a message; answer once the journal and the group's copies have the recall."""
     refuse_on_slave(broker)
     topic, key = call.header.topic, _key_of(broker, call.header)
     name, end_ms = broker.settings.broker_name, broker.clock.monotonic_ms() + SEARCH_MS_MAX
@@ -100,9 +96,7 @@ def _check_journal(broker: Broker, outcome: str) -> None:
 
 
 def _key_of(broker: Broker, header: RecallMessage) -> str:
-    """Return the unique key in a handle; raise CommandError if it is not a handle of this
-    broker.
-    """
+    """Return the unique key in a handle; raise CommandError if it is not of this broker."""
     name, topic = broker.settings.broker_name, header.topic
     try:
         handle = parse_recall_handle(header.recall_handle)

@@ -27,93 +27,32 @@ WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
     "pageCacheLockTimeMills": "0",
     "remainTransientStoreBufferNumbs": "2147483647",
 }
-WRITES_REFUSED: Final = "writesRefused"
-"""Only CometMQ has this key, and only while its store refuses messages; the value lists the
-reasons.
-"""
-COMETMQ_VERSION: Final = "cometmqVersion"
-"""Only CometMQ has this key: the version of its release, beside that of RocketMQ's protocol."""
-
-SEND_PATH: Final = "sendPath"
-"""Only CometMQ has this key; the value is `native`, or `python` with the reason."""
-
-NATIVE_REQUESTS: Final = "nativeRequests"
-SLOW_REQUESTS: Final = "slowRequests"
-"""Only CometMQ has these keys, and only with a native path: how many requests took it since the
-start, and how many did not, as `CODE:REASON=COUNT`.
-"""
-
-REPLICATION_REFUSED: Final = "replicationRefused"
-"""Only CometMQ has this key, and only while a slave cannot follow its master; the value is the
-reason.
-"""
-
-SLAVE_MISSING: Final = "slaveMissing"
-"""Only CometMQ has this key, and only while a SYNC_MASTER has no slave for which sends wait; the
-value is the reason.
-"""
-
-ROUTES_MISSING: Final = "routesMissing"
-"""Only CometMQ has this key, and only while name servers do not list the broker; the value names
-them.
-"""
-
-MESSAGES_DAMAGED: Final = "messagesDamaged"
-"""Only CometMQ has this key, and only while bytes of the log are known to be damaged; the value
-says how many messages are not delivered.
-"""
-
-ELECTOR_MISSING: Final = "electorMissing"
-"""Only CometMQ has this key, and only while no elector is connected to this member
-of a broker group.
-"""
-
-ACCOUNTS_BROKEN: Final = "accountsBroken"
-"""Only CometMQ has this key, and only while a changed account file cannot be used; the value is its
-path.
-"""
-
-ACCOUNTS_MISSPELT: Final = "accountsMisspelt"
-"""Only CometMQ has this key; the value lists the account files with misspelt keys or words."""
-
-GROUP_MEMBERS: Final = "groupMembers"
-GROUP_IN_SYNC: Final = "groupInSync"
-GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
-"""Only CometMQ has these keys, and only while the broker leads a broker group."""
-
-GROUP_BROKER_ID: Final = "groupBrokerId"
-GROUP_EPOCH: Final = "groupEpoch"
-"""Only CometMQ has these keys, and only members of a broker group: the id in the group, which is
-not the id at the name servers, and the epoch of the role, if it has one.
-"""
-
-CERTIFICATES: Final = "certificates"
-"""Only CometMQ has this key, and only with TLS files: when the first certificate in each expires,
-as `SETTING=MS` in milliseconds since 1970, separated by commas.
-"""
-
-MEMORY: Final = "memory"
-"""Only CometMQ has this key: the memory of its process as `PART=BYTES`, separated by commas.
-
-`resident` is all memory in RAM. Parts of it are `program` (the program's files), `pullCache`
-(records cached for pulls) and `unread` (answers that peers have not read); what remains is tables
-and other objects. `peak` is the largest `resident` so far, `limit` the largest that is allowed.
-"""
-
-KEYS_OF_5: Final = ("brokerActive", "getTransferredTps")
-"""Keys that RocketMQ 5 has, and its tools read: whether the broker is no slave, and the rate that
-4.9.4 calls `getTransferedTps`.
-"""
-
-OWN_KEYS: Final = frozenset(
-    {
-        *(WRITES_REFUSED, REPLICATION_REFUSED, SLAVE_MISSING, ROUTES_MISSING, ELECTOR_MISSING),
-        *(COMETMQ_VERSION, SEND_PATH, NATIVE_REQUESTS, SLOW_REQUESTS, MEMORY, CERTIFICATES),
-        *(ACCOUNTS_BROKEN, ACCOUNTS_MISSPELT, MESSAGES_DAMAGED),
-        *(GROUP_MEMBERS, GROUP_IN_SYNC, GROUP_MIN_IN_SYNC, GROUP_BROKER_ID, GROUP_EPOCH),
-        *KEYS_OF_5,
-    }
-)
+OWN_KEYS: Final = {
+    "writesRefused": "why the store refuses messages, only while it does",
+    "replicationRefused": "why a slave cannot follow its master, only while it cannot",
+    "slaveMissing": "why a SYNC_MASTER has no slave for which sends wait, only while it has none",
+    "routesMissing": "the name servers that do not list the broker, only while there are some",
+    "electorMissing": "set only while no elector is connected to this member of a broker group",
+    "messagesDamaged": "how many messages are not delivered because bytes of the log are damaged",
+    "accountsBroken": "the path of a changed account file that cannot be used",
+    "accountsMisspelt": "the account files with misspelt keys or words",
+    "cometmqVersion": "the version of the release, beside that of RocketMQ's protocol",
+    "sendPath": "`native`, or `python` with the reason",
+    "nativeRequests": "only with a native path: the requests that took it since the start",
+    "slowRequests": "and those that did not, as `CODE:REASON=COUNT`",
+    "certificates": "only with TLS files: when the first certificate in each expires, as"
+    " `SETTING=MS` in milliseconds since 1970, separated by commas",
+    "memory": "the memory of the process as `PART=BYTES`, separated by commas: `resident` in RAM,"
+    " of which `program` (its files), `pullCache` (records cached for pulls) and `unread` (answers"
+    " that peers have not read) are parts; the largest so far (`peak`), and allowed (`limit`)",
+    "groupMembers": "only while the broker leads a broker group",
+    "groupInSync": "only while the broker leads a broker group",
+    "groupMinInSync": "only while the broker leads a broker group",
+    "groupBrokerId": "the id in the broker group, which is not the id at the name servers",
+    "groupEpoch": "the epoch of the role in a broker group, if it has one",
+    "brokerActive": "a key of RocketMQ 5: whether the broker is no slave",
+    "getTransferredTps": "a key of RocketMQ 5: the rate that 4.9.4 calls `getTransferedTps`",
+}
 """All keys that RocketMQ 4.9.4 does not have."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -140,8 +79,8 @@ def _identity(broker: Broker) -> dict[str, str]:
     return {
         "brokerVersionDesc": VERSION_DESC,
         "brokerVersion": str(CURRENT_VERSION),
-        COMETMQ_VERSION: VERSION,
-        SEND_PATH: broker.process.send_path,
+        "cometmqVersion": VERSION,
+        "sendPath": broker.process.send_path,
         "bootTimestamp": str(broker.process.started_ms),
         "runtime": duration_text(elapsed_ms),
         "brokerActive": str(broker.role.is_master).lower(),
@@ -163,7 +102,7 @@ def _memory(broker: Broker) -> dict[str, str]:
         "peak": used.peak,
         "limit": broker.process.memory_bytes,
     }
-    return {MEMORY: ",".join(f"{name}={size}" for name, size in parts.items())}
+    return {"memory": ",".join(f"{name}={size}" for name, size in parts.items())}
 
 
 def _paths(broker: Broker) -> dict[str, str]:
@@ -171,7 +110,7 @@ def _paths(broker: Broker) -> dict[str, str]:
     if lane is None:
         return {}
     native = lane.request_count + lane.pull_count
-    return {NATIVE_REQUESTS: str(native), SLOW_REQUESTS: broker.measured.detours.text}
+    return {"nativeRequests": str(native), "slowRequests": broker.measured.detours.text}
 
 
 def _messages(broker: Broker) -> dict[str, str]:
@@ -210,27 +149,27 @@ def _rates(broker: Broker) -> dict[str, str]:
 
 def _store(broker: Broker) -> dict[str, str]:
     stats = broker.store.stats()
-    refused = {} if stats.is_writable else {WRITES_REFUSED: ",".join(stats.refusals)}
+    refused = {} if stats.is_writable else {"writesRefused": ",".join(stats.refusals)}
     if stats.damaged_bytes:
-        refused[MESSAGES_DAMAGED] = (
+        refused["messagesDamaged"] = (
             f"{stats.damaged_message_count}, in {stats.damaged_bytes} bytes of the log:"
             f" {stats.damaged_messages}; others in the same blocks that it delivers:"
             f" {stats.spared_message_count}"
         )
     unfit = broker.replication.following.unfit
     if broker.role.is_slave and unfit is not None:
-        refused[REPLICATION_REFUSED] = unfit.value
+        refused["replicationRefused"] = unfit.value
     if reason := _missing_slave(broker, stats.max_offset):
-        refused[SLAVE_MISSING] = reason
+        refused["slaveMissing"] = reason
     registration = broker.registration
     if routes := registration.route_fault or registration.route_gap:
-        refused[ROUTES_MISSING] = routes
+        refused["routesMissing"] = routes
     if elector_gap(broker):
-        refused[ELECTOR_MISSING] = "true"
+        refused["electorMissing"] = "true"
     if broker.admission.acl is not None and broker.admission.acl.broken is not None:
-        refused[ACCOUNTS_BROKEN] = str(broker.admission.acl.broken)
+        refused["accountsBroken"] = str(broker.admission.acl.broken)
     if broker.admission.acl is not None and broker.admission.acl.control.accounts.doubts:
-        refused[ACCOUNTS_MISSPELT] = ",".join(broker.admission.acl.control.accounts.doubts)
+        refused["accountsMisspelt"] = ",".join(broker.admission.acl.control.accounts.doubts)
     return {
         **refused,
         **_certificates(broker),
@@ -247,7 +186,7 @@ def _store(broker: Broker) -> dict[str, str]:
 def _certificates(broker: Broker) -> dict[str, str]:
     found = broker.process.expiries_s()
     text = ",".join(f"{name}={int(expiry_s * 1000)}" for name, expiry_s in found.items())
-    return {CERTIFICATES: text} if text else {}
+    return {"certificates": text} if text else {}
 
 
 def _missing_slave(broker: Broker, end: int) -> str:
@@ -260,15 +199,13 @@ def _missing_slave(broker: Broker, end: int) -> str:
 
 
 def _copies(broker: Broker) -> dict[str, str]:
-    """Return the figures about the broker group: the id and epoch of a member; the
-    copies in sync only from the master.
-    """
+    """Return the figures of a member of a broker group, and the master's of its copies."""
     settings, epoch = broker.settings, broker.role.state.epoch
     if not settings.group_record:
         return {}
-    own = {GROUP_BROKER_ID: str(settings.broker_id)}
+    own = {"groupBrokerId": str(settings.broker_id)}
     if epoch:
-        own[GROUP_EPOCH] = str(epoch)
+        own["groupEpoch"] = str(epoch)
     in_sync = broker.replication.copies()
     if in_sync is None:
         return own
@@ -276,9 +213,9 @@ def _copies(broker: Broker) -> dict[str, str]:
     members = expected_members(possible, in_sync, broker.replication.copy_count())
     return {
         **own,
-        GROUP_MEMBERS: ",".join(map(str, members)),
-        GROUP_IN_SYNC: ",".join(map(str, in_sync)),
-        GROUP_MIN_IN_SYNC: str(settings.min_in_sync),
+        "groupMembers": ",".join(map(str, members)),
+        "groupInSync": ",".join(map(str, in_sync)),
+        "groupMinInSync": str(settings.min_in_sync),
     }
 
 
@@ -336,9 +273,7 @@ def _queues(broker: Broker) -> dict[str, str]:
 
 
 def _delays(broker: Broker) -> dict[str, str]:
-    """Return, for each level that was ever used, the offset up to which it is
-    delivered and the offset of its end.
-    """
+    """Return for each level ever used the offset up to which it is delivered, and its end."""
     return {
         f"scheduleMessageOffset_{level}": (
             f"{offset},{broker.store.reader.max_offset(SCHEDULE_TOPIC, level - 1)}"

@@ -71,9 +71,7 @@ BATCH_KEYS_AT_ONCE: Final = 4_096
 many as it brings: 4 to 12 ms.
 """
 PROPERTIES_READ_MAX: Final = 65_536
-"""Maximum number of characters of properties; more are refused unread. At most half can be
-stored.
-"""
+"""Maximum number of characters of properties that are read; at most half can be stored."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _WRITE: Final = int(Perm.WRITE)
 
@@ -81,9 +79,7 @@ _WRITE: Final = int(Perm.WRITE)
 def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | None:
     """Store one message, or a batch if the header announces one; answer after the commit."""
     try:
-        if call.header.batch:
-            return _send_batch(broker, call)
-        return _send_one(broker, call)
+        return _send_batch(broker, call) if call.header.batch else _send_one(broker, call)
     except CommandError as error:
         return _refused(broker, call, error)
 
@@ -195,9 +191,7 @@ def _prepare_half(
     wait: str | None,
     queue_id: int,
 ) -> PutDone:
-    """Make a message a half message, which consumers receive when its transaction is committed;
-    return the callback for its put.
-    """
+    """Make a message a half message, for its commit; return the callback for its put."""
     if broker.settings.reject_transaction_message:
         raise NoPermission(refusals.transaction_forbidden(broker.process.host))
     broker.tables.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
@@ -288,9 +282,7 @@ def batch_parts(items: Iterator[NewMessage], room: Room) -> BatchParts:
 async def _send_large(
     broker: Broker, call: Call[SendHeader], size: int, work: Steps[None]
 ) -> Reply | None:
-    """Store messages in steps; until they are stored, `size` counts against the limit
-    BATCH_BYTES.
-    """
+    """Store messages in steps; until then, `size` counts against the limit BATCH_BYTES."""
     pending = broker.pending
     try:
         with pending.large_batches.counting(size, broker.admission.room(call)):

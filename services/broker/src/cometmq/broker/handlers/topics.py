@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administrative requests about topics."""
+"""Administrative requests about topics and subscription groups."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import body_of, naming, refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import ROW_BYTES, look_up, paused, stepwise
-from cometmq.broker.limits import LIST_ITEMS, QUEUES, TOPICS, Room, check_total
-from cometmq.broker.names import check_topic
+from cometmq.broker.limits import GROUPS, LIST_ITEMS, QUEUES, TOPICS, Room, check_total
+from cometmq.broker.names import check_group, check_topic
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
 from cometmq.broker.topic_attributes import changed, parse_changes
 from cometmq.remoting import remarks
@@ -19,16 +19,24 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.large import encode_with_table
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
-from cometmq.remoting.bodies.topic_config import CreateTopicList, TopicConfig
+from cometmq.remoting.bodies.topic_config import (
+    CreateTopicList,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfig,
+)
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import (
+    DeleteSubscriptiongroup,
     DeleteTopicInBroker,
+    GetSubscriptiongroupConfig,
     GetTopicConfig,
     GetTopicStatsInfo,
     UpdateAndCreateTopic,
 )
-from cometmq.remoting.errors import ServerError, TopicNotExist
+from cometmq.remoting.errors import ServerError, SubscriptionGroupNotExist, TopicNotExist
+from cometmq.remoting.names import retry_topic
 from cometmq.store.reads import Lookup, Pause
 from cometmq.store.results import PutStatus
 
@@ -104,9 +112,7 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
 
 
 def check_deleted(broker: Broker, mark: PutStatus) -> None:
-    """Raise an error unless all in-sync copies have a deletion; `mark` is the status of its
-    record.
-    """
+    """Raise an error unless all in-sync copies have a deletion, by its record's status."""
     is_alone = broker.role.is_master and not broker.store.writer.needs_replicas
     if not is_alone and mark not in {PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE}:
         raise ServerError(f"the deletion has not reached all copies ({mark.name}): repeat it")
@@ -196,3 +202,79 @@ def _check_values(config: TopicConfig) -> None:
         raise ServerError(f"perm={config.perm}: must be between 0 and {PERM_MAX}")
     if config.topic_filter_type not in FILTER_TYPES:
         raise ServerError(f"topicFilterType={config.topic_filter_type}: must be {FILTER_TYPES}")
+
+
+async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Create or replace a group; a field that the request omits gets its default."""
+    refuse_on_slave(broker)
+    config = body_of(call, SubscriptionGroupConfig)
+    _check_group_config(config)
+    await _put_groups(broker, broker.admission.room(call), [config])
+    return OK
+
+
+async def update_and_create_subscriptiongroup_list(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Create or replace groups; all, or none if one is refused."""
+    refuse_on_slave(broker)
+    room = broker.admission.room(call)
+    configs = body_of(call, SubscriptionGroupList).group_config_list
+    room.check(LIST_ITEMS, len(configs))
+    for number, config in enumerate(configs, start=1):
+        with naming(config.group_name, number):
+            _check_group_config(config)
+    await _put_groups(broker, room, configs)
+    return OK
+
+
+async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscriptiongroup]) -> Reply:
+    """Delete a group, and also its offsets if requested.
+
+    Compatibility: connected consumers remain connected. If groups are created automatically, their
+    next heartbeat creates the group again.
+    """
+    refuse_on_slave(broker)
+    group = call.header.group_name
+    broker.tables.groups.remove(group)
+    if broker.settings.auto_delete_unused_stats:
+        broker.stats.forget_group(group)
+    if call.header.removes_offsets:
+        broker.tables.offsets.drop_group(group)
+        await save_table(broker, broker.tables.offsets)
+    await save_table(broker, broker.tables.groups)
+    return OK
+
+
+async def get_all_subscriptiongroup_config(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Return the group table, for slaves."""
+    return Reply(body=await stepwise(broker, call, broker.tables.groups.encode()))
+
+
+def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:
+    """Return one group; only 5.x tools request it."""
+    config = broker.tables.groups.get(call.header.group)
+    if config is None:
+        raise SubscriptionGroupNotExist(f"No group in this broker. group: {call.header.group}")
+    return Reply(body=encode_json(config))
+
+
+def _check_group_config(config: SubscriptionGroupConfig) -> None:
+    check_group(config.group_name)
+    if not 0 <= config.retry_queue_nums <= QUEUE_NUMS_MAX:
+        raise ServerError(
+            f"retryQueueNums={config.retry_queue_nums}: must be between 0 and {QUEUE_NUMS_MAX}"
+        )
+
+
+async def _put_groups(
+    broker: Broker, room: Room, configs: Sequence[SubscriptionGroupConfig]
+) -> None:
+    """Store the groups, let their retry topics grow, and wait until the groups are saved."""
+    groups, topics = broker.tables.groups, broker.tables.topics
+    new = {config.group_name for config in configs} - groups.table.keys()
+    if new:
+        check_total(room, GROUPS, len(groups.table), len(new))
+    for config in configs:
+        groups.put(config)
+        if retry_topic(config.group_name) in topics.table:
+            topics.create_retry(config.group_name, queue_nums=config.retry_queue_nums)
+    await save_table(broker, groups)

@@ -153,9 +153,7 @@ def _end(
 
 
 def _delay_timed(broker: Broker, message: NewMessage) -> None:
-    """Redirect a committed message with a delivery time to a delay level. The time
-    was checked when the half message was sent.
-    """
+    """Redirect a committed message with a delivery time, checked before, to a delay level."""
     now_ms, rules = broker.clock.now_ms(), broker.timer_rules
     try:
         due_ms = timed.requested_ms(message.properties, rules, now_ms)
