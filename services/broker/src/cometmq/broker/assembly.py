@@ -369,9 +369,7 @@ def _settings_file(inputs: Inputs) -> SettingsFile | None:
 
 
 def queue_counts(store: MessageStore, *, since: int = 0) -> dict[str, int]:
-    """Return the number of queues of each topic that has messages at or after an offset of the
-    log.
-    """
+    """Return the number of queues of each topic with messages at or after an offset of the log."""
     counts: dict[str, int] = {}
     newest: dict[str, int] = {}
     for topic, queue_id in store.reader.queue_ids():

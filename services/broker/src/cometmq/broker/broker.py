@@ -115,14 +115,10 @@ class LearningLane(Protocol):
         """Let the lane serve later pulls with the group, topic and filter of `call`."""
 
     def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
-        """Let the lane store messages that consumers of a group send back; `topic` is the group's
-        retry topic.
-        """
+        """Let the lane store what consumers of a group send back; `topic` is its retry topic."""
 
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
-        """Let the lane renew `locks` on requests equal to `call`, which locked all its queues;
-        `answer` is the body of the answer.
-        """
+        """Let the lane renew `locks`, and answer `answer`, on requests equal to `call`."""
 
 
 @dataclass(slots=True)
@@ -174,16 +170,12 @@ class Tables:
     saver: TableSaver
     journal: Journal | None = None  # None: the tables are in memory only
     has_lost_messages: bool = False
-    """Whether messages were lost, so that committed offsets may lie beyond the end of their
-    queues.
-    """
+    """Whether messages were lost, so that offsets may lie beyond the ends of their queues."""
 
 
 @dataclass(slots=True)
 class Clients:
-    """The connected producers and consumers, their queue locks, and related state; none is
-    saved.
-    """
+    """The connected producers and consumers, their queue locks, and so on; none is saved."""
 
     consumers: Consumers
     registered: Registered
@@ -196,9 +188,7 @@ class Clients:
 
 @dataclass(slots=True)
 class Admission:
-    """Decides whether a request is allowed (access control), and whether the tables
-    have room for it.
-    """
+    """Decides whether a request is allowed (access control), and the tables have room for it."""
 
     limits: Limits
     tables: Tables

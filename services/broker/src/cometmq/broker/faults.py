@@ -24,9 +24,7 @@ def table_fault(broker: Broker) -> str | None:
 
 
 def elector_gap(broker: Broker) -> str | None:
-    """Return a warning if no elector would replace this group's master if it were lost; otherwise
-    None.
-    """
+    """Return a warning if no elector would replace this group's master, otherwise None."""
     if broker.replication.elector_count() != 0:
         return None
     return (

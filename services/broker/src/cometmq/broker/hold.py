@@ -38,8 +38,6 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.store.queues.consume_queue import ConsumeQueue
 
-SWEEP_INTERVAL_MS: Final = 5_000
-EXPIRE_INTERVAL_MS: Final = 1_000
 WOKEN_MAX: Final = 1_000
 """Maximum number of pulls that are woken at once to make room; this takes 3 ms."""
 VISITED_MAX: Final = 1_000
@@ -256,22 +254,8 @@ class HoldTable:
 
     def drop(self, peer: object) -> None:
         """Drop the pulls of a closed connection, up to 16,384."""
-        seconds: set[int] = set()
-        for key, pulls in self._peers.pop(peer, {}).items():
-            of_queue = self._queues[key]
-            for held in pulls:
-                held.is_held = False
-                del of_queue[held]
-                second = held.deadline_ms // 1000
-                self._due[second].discard(held)
-                seconds.add(second)
-            if not of_queue:
-                del self._queues[key]
-            self.count -= len(pulls)
-        self.size_bytes -= self._sizes.pop(peer, 0)
-        for second in seconds:
-            if not self._due[second]:
-                del self._due[second]
+        for held in self._of_peer(peer):
+            self.release(held)
 
     def wake_all(self) -> None:
         """Wake all pulls because the broker is stopping."""
@@ -279,9 +263,7 @@ class HoldTable:
             self._wake_if(key, lambda _: True)
 
     def release(self, held: HeldPull) -> bool:
-        """Remove a pull that the caller is about to answer; return False if it is no
-        longer held.
-        """
+        """Remove a pull that is about to be answered; return False if it is not held."""
         if not held.is_held:
             return False
         held.is_held = False
@@ -313,9 +295,7 @@ class HoldTable:
         return held.is_unsure
 
     def take_unsure(self, count_max: int) -> list[HeldPull]:
-        """Remove and return up to `count_max` pulls whose filters must test the records of new
-        messages.
-        """
+        """Remove and return up to `count_max` pulls whose filters must test new records."""
         unsure = self.unsure
         taken = [unsure.popleft() for _ in range(min(count_max, len(unsure)))]
         return [held for held in taken if held.is_held]
@@ -338,9 +318,7 @@ class HoldTable:
         self.ready.append(held)
 
     def _wake_half_of_most(self) -> None:
-        """Wake half of the pulls of the connection whose pulls take most memory, at
-        least one and at most WOKEN_MAX.
-        """
+        """Wake half of the pulls, 1 to WOKEN_MAX, of the connection whose pulls take most."""
         sizes = self._sizes
         if sizes:
             pulls = self._of_peer(max(sizes, key=sizes.__getitem__))

@@ -193,12 +193,8 @@ class Room:
         call: Call[Any],
         account_of: Callable[[Call[Any]], str | None],
     ) -> None:
-        """`account_of` returns the access key of a request; None if it was allowed by its
-        address.
-        """
-        self.limits = limits
-        self._journal = journal
-        self._call = call
+        """`account_of` returns the access key of a request; None if its address allowed it."""
+        self.limits, self._journal, self._call = limits, journal, call
         self._account_of = account_of
         self._account: str | None = None
         self._peer: str | None = None
@@ -229,9 +225,7 @@ class Room:
         self.limits.admit(limit, used, self.peer, count)
 
     def check(self, limit: Limit, wanted: int, subject: str = "") -> None:
-        """Raise LimitReached if `wanted` exceeds a limit that applies to each
-        request or entry alone.
-        """
+        """Raise LimitReached if `wanted` exceeds a limit of each request or entry."""
         if wanted > self.limits.maximum(limit):
             self.limits.check(limit, wanted, subject, peer=self.peer)
 

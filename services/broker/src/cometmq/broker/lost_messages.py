@@ -43,7 +43,8 @@ async def fit_offsets(broker: Broker, workers: Workers) -> None:
         saver.request_if_dirty(broker.tables.offsets)
         await saver.drain()
         if saver.is_healthy:
-            await workers.config.submit(partial(_remove, mark))
+            with suppress(OSError):  # the next start lowers offsets again
+                await workers.config.submit(mark.unlink)
 
 
 def _mark_of(broker: Broker) -> Path:
@@ -56,11 +57,6 @@ def _set(mark: Path) -> None:
     with suppress(OSError):  # a slave with a full disk still serves reads
         mark.touch()
         sync_folder(mark.parent)
-
-
-def _remove(mark: Path) -> None:
-    with suppress(OSError):  # the next start lowers offsets again
-        mark.unlink()
 
 
 def lower_offsets(broker: Broker) -> None:

@@ -39,9 +39,7 @@ _REAL_QUEUE_ID: Final = PropertyKey.REAL_QUEUE_ID.value
 
 
 class SentProperties(msgspec.Struct, gc=False):
-    """The properties of a sent message: the encoded form to store, and the values that the broker
-    uses.
-    """
+    """The properties of a sent message: the form to store, and values that the broker uses."""
 
     text: str
     tags: str | None = None
@@ -97,9 +95,7 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
 
 
 def _level(value: str) -> int:
-    """Parse a delay level; return 0 for text that is not a number, because clients may send any
-    text.
-    """
+    """Parse a delay level; return 0 for text that is no number."""
     try:
         return int(value)
     except ValueError:
@@ -122,9 +118,7 @@ def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
 
 
 def without_delay(text: str) -> str:
-    """Return the properties without the delay level, for a message that must not be
-    delayed (again).
-    """
+    """Return the properties without the delay level, for a message not to be delayed again."""
     return without_property(text, _DELAY)
 
 
@@ -133,6 +127,16 @@ def batch_text(common: SentProperties) -> str:
     if common.wait is None:
         return common.text
     return f"{_WAIT}{VALUE_SEPARATOR}{common.wait}{PAIR_SEPARATOR}{common.text}"
+
+
+def again(
+    record: MessageRecord, topic: str, queue_id: int, *, host: bytes, wait: bool = False
+) -> NewMessage:
+    """Return a stored message as one to store again, in this queue."""
+    message = record.to_new_message()
+    message.topic, message.queue_id, message.store_host = topic, queue_id, host
+    message.prepared_offset, message.wait = 0, wait
+    return message
 
 
 def sent_back(
@@ -153,12 +157,8 @@ def sent_back(
     properties.pop(PropertyKey.TIMER_OUT_MS, None)  # else this would be a timed message
     properties[_WAIT] = "false"
     properties[_DELAY] = str(delay_level)
-    message = record.to_new_message()
-    message.topic = topic
-    message.queue_id = queue_id
-    message.store_host = host
+    message = again(record, topic, queue_id, host=host, wait=True)
     message.reconsume_times = record.reconsume_times + 1
-    message.prepared_offset = 0
     message.properties = render_properties(properties)
     return message
 
@@ -168,15 +168,8 @@ def delivered(record: MessageRecord, *, host: bytes) -> NewMessage:
 
     Compatibility: the properties are unchanged, so REAL_TOPIC, REAL_QID and DELAY remain.
     """
-    topic = record.properties.get(_REAL_TOPIC, "")
     queue_id = _level(record.properties.get(_REAL_QUEUE_ID, ""))
-    message = record.to_new_message()
-    message.topic = topic
-    message.queue_id = queue_id
-    message.store_host = host
-    message.prepared_offset = 0
-    message.wait = False
-    return message
+    return again(record, record.properties.get(_REAL_TOPIC, ""), queue_id, host=host)
 
 
 class MovedQueue(msgspec.Struct, rename="camel"):

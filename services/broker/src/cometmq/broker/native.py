@@ -158,9 +158,7 @@ def open_native_syncer(settings: BrokerSettings) -> NativeSyncer | None:
 
 
 def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
-    """Return the native functions that the store uses; an empty set if native code may not be
-    used.
-    """
+    """Return the native functions for the store; an empty set if none may be used."""
     if reason_without(settings) is not None:
         return NO_NATIVE_CODE
     return NativeCode(read_range=range_reader(log), block_sums=accel.block_sums)

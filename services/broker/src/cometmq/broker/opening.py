@@ -59,9 +59,7 @@ def open_store(settings: BrokerSettings, *, clock: Clock, log: Log) -> MessageSt
 
 
 def was_killed(store: MessageStore) -> bool:
-    """Return whether the last run was killed after its first checkpoint, so that it had a
-    journal.
-    """
+    """Return whether the last run was killed after its first checkpoint: it had a journal."""
     recovered = store.upkeep.recovered
     return not recovered.was_clean and recovered.start.reason is StartReason.PROGRESS
 

@@ -25,17 +25,13 @@ class QueueProgress(NamedTuple):
 
 
 def consumed_topics(broker: Broker, group: str) -> list[str]:
-    """Return the topics in which a group has offsets, and its retry topic, even if it has no offset
-    there yet.
-    """
+    """Return the topics in which a group has offsets, and always its retry topic."""
     topics = {*broker.tables.offsets.index.topics_of(group), retry_topic(group)}
     return present_topics(broker, group, sorted(topics))
 
 
 def present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
-    """Return those of the given topics that exist and, if the group is connected,
-    that it subscribes to.
-    """
+    """Return the given topics that exist and to which the group, if connected, subscribes."""
     online = broker.clients.consumers.group(group)
     subscribed = online.subscriptions.keys() if online is not None else ()
     return [

@@ -120,9 +120,7 @@ def check_environment(
     ha_setting: str | None = None,
     others: Iterable[tuple[int, str]] = (),
 ) -> None:
-    """Refuse ports and addresses that cannot be used, before creating any folder; see
-    `check_places`.
-    """
+    """Refuse ports and addresses that cannot be used, after `check_places`."""
     check_places(loaded, ports, ha_setting=ha_setting, others=others)
     for port, setting, note in _own_ports(loaded, ports, ha_setting):
         check_port(

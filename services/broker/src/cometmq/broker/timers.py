@@ -2,33 +2,19 @@
 """The broker's periodic work. Each step is a plain function, so that tests can call it directly."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import ConsumerGroup
-from cometmq.broker.copies.keys import POLL_INTERVAL_MS as KEYS_INTERVAL_MS
-from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
-from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
-from cometmq.broker.statistics.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
-from cometmq.broker.statistics.latencies import ROTATE_INTERVAL_MS
-from cometmq.broker.statistics.rates import HISTORY_INTERVAL_MS, SAMPLE_INTERVAL_MS
-from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
-from cometmq.broker.storing.disk_figures import WATCH_INTERVAL_MS
-from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
-from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.remoting.transport.tasks import describe, sleep_on_grid
 from cometmq.runtime.tasks import Sleep, Step
 from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 from cometmq.store.settings import FlushDiskType
-
-CLIENT_SCAN_INTERVAL_MS: Final = 10_000
-FORGET_INTERVAL_MS: Final = 10_000
-RETRY_SAVE_INTERVAL_MS: Final = 5_000
 
 
 class BackgroundStep(NamedTuple):
@@ -39,56 +25,46 @@ class BackgroundStep(NamedTuple):
 
 
 def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
-
     def save_offsets() -> None:
-        broker.tables.saver.request_if_dirty(broker.tables.offsets)
+        tables.saver.request_if_dirty(tables.offsets)
 
     def save_filters() -> None:
-        broker.tables.filters.clean()
-        broker.tables.saver.request_if_dirty(broker.tables.filters)
+        tables.filters.clean()
+        tables.saver.request_if_dirty(tables.filters)
 
-    now_ms = broker.clock.now_ms
-    offsets_ms = broker.settings.flush_consumer_offset_interval
-    yield BackgroundStep("store", broker.driver.tick_interval_ms, broker.driver.tick)
-    yield BackgroundStep(
-        "delay",
-        broker.deferred.delays.step_interval_ms,
-        lambda: deliver_delayed(broker),
-        broker.deferred.alarm.sleep,
-    )
-    yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
-    yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
-    yield BackgroundStep("offsets", offsets_ms, save_offsets)
-    yield BackgroundStep("filters", FILTERS_INTERVAL_MS, save_filters)
-    yield BackgroundStep("tables", RETRY_SAVE_INTERVAL_MS, broker.tables.saver.retry)
-    yield BackgroundStep("stats", SAMPLE_INTERVAL_MS, lambda: sample_totals(broker))
-    yield BackgroundStep("statistics", STATISTICS_INTERVAL_MS, lambda: sample_sources(broker))
-    yield BackgroundStep("put_times", ROTATE_INTERVAL_MS, broker.driver.sends.put_times.rotate)
-    yield BackgroundStep(
-        "history", HISTORY_INTERVAL_MS, lambda: broker.measured.history.sample(now_ms())
-    )
-    yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
-    yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
-    yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
-    yield BackgroundStep("lag_times", LAG_INTERVAL_MS, lambda: measure_lags(broker))
-    yield BackgroundStep("disk_figures", WATCH_INTERVAL_MS, lambda: watch_disk(broker))
-    if broker.tables.journal is not None:
-        yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.tables.journal.retry)
+    tables, measured, driver = broker.tables, broker.measured, broker.driver
+    delays, alarm = broker.deferred.delays, broker.deferred.alarm
+    now_ms, monotonic_ms = broker.clock.now_ms, broker.clock.monotonic_ms
+    step = BackgroundStep
+    yield step("store", driver.tick_interval_ms, driver.tick)
+    yield step("delay", delays.step_interval_ms, partial(deliver_delayed, broker), alarm.sleep)
+    yield step("hold.expire", 1_000, partial(expire_pulls, broker))
+    yield step("hold.sweep", 5_000, partial(sweep_pulls, broker))
+    yield step("offsets", broker.settings.flush_consumer_offset_interval, save_offsets)
+    yield step("filters", 10_000, save_filters)
+    yield step("tables", 5_000, tables.saver.retry)
+    yield step("stats", 1_000, partial(sample_totals, broker))
+    yield step("statistics", 1_000, lambda: measured.sampler.step(monotonic_ms()))
+    yield step("put_times", 60_000, driver.sends.put_times.rotate)
+    yield step("history", 10_000, lambda: measured.history.sample(now_ms()))
+    yield step("clients", 10_000, partial(expire_clients, broker))
+    yield step("slow", 180_000, partial(disable_slow_groups, broker))
+    yield step("transactions", 10_000, partial(forget_ended, broker))
+    yield step("lag_times", 1_000, partial(measure_lags, broker))
+    yield step("disk_figures", 10_000, partial(watch_disk, broker))
+    if tables.journal is not None:
+        yield step("journal", 1_000, tables.journal.retry)
         if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            yield BackgroundStep("journal.sync", SYNC_INTERVAL_MS, broker.tables.journal.files.sync)
-    yield BackgroundStep("member_keys", KEYS_INTERVAL_MS, broker.admission.member_keys.poll)
+            yield step("journal.sync", 500, tables.journal.files.sync)
+    yield step("member_keys", 1_000, broker.admission.member_keys.poll)
     if broker.admission.acl is not None:
-        yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.admission.acl.poll)
+        yield step("acl", 1_000, broker.admission.acl.poll)
 
 
 def sample_totals(broker: Broker) -> None:
     broker.measured.rates.sample(
         broker.clock.monotonic_ms(), put_count=broker.store.counters.put_count
     )
-
-
-def sample_sources(broker: Broker) -> None:
-    broker.measured.sampler.step(broker.clock.monotonic_ms())
 
 
 def measure_lags(broker: Broker) -> None:
@@ -147,9 +123,6 @@ def disable_slow_groups(broker: Broker) -> None:
     broker.driver.reads.look_up(lookup, disable, failed)
 
 
-CHECK_INTERVAL_MS: Final = 180_000
-
-
 def slow_groups(
     groups: Iterable[ConsumerGroup],
     offsets: Offsets,
@@ -158,9 +131,7 @@ def slow_groups(
     log_end: int,
     behind_bytes_max: int,
 ) -> Lookup[list[str]]:
-    """Return the groups whose next message in some queue is more than `behind_bytes_max` before the
-    end of the log.
-    """
+    """Return the groups of which a next message is `behind_bytes_max` before the log's end."""
     slow = []
     for group in list(groups):
         oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
@@ -172,9 +143,7 @@ def slow_groups(
 def _oldest_place(
     group: ConsumerGroup, offsets: Offsets, store: Reader, *, log_end: int
 ) -> Lookup[int]:
-    """Return the lowest physical offset of a group's next messages; the end of the log if there are
-    none.
-    """
+    """Return the lowest physical offset of a group's next messages, or the log's end."""
     oldest = log_end
     for topic in list(group.subscriptions):
         for queue_id, offset in list(offsets.queues(group.name, topic).items()):

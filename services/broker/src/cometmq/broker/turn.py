@@ -63,9 +63,7 @@ class Turn:
 
 
 class OncePerTurn:
-    """Runs an action once at the end of a turn of the loop, however often it is
-    called in that turn.
-    """
+    """Runs an action once at the end of a turn, however often it is called."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action

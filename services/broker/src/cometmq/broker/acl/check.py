@@ -100,9 +100,7 @@ def _consuming(fields: Sequence[str]) -> Find:
 
 
 def _finder(access: Access) -> Find | None:
-    """Return the function that finds the topics and groups in requests with this row; None if they
-    name none.
-    """
+    """Return the function that finds the topics and groups in requests with this row, if any."""
     if access.need is table.Need.CONSUME:
         return _consuming(access.fields)
     return {

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
@@ -17,9 +16,6 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.acl.errors import AclFileError
 from cometmq.runtime.worker import Worker
-
-POLL_INTERVAL_MS: Final = 1_000
-"""A change takes effect at the second poll that finds it."""
 
 
 class AclKeeper:
@@ -34,9 +30,7 @@ class AclKeeper:
         self._log = log
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
-        """Why the files cannot be used, None if they can; only for the log, as it
-        may quote secrets.
-        """
+        """Why the files cannot be used, or None; only for the log, as it may quote secrets."""
         self.broken: Path | None = None
         """The file that cannot be used; None without a fault."""
         self.changed: Callable[[Accounts], None] = lambda _: None

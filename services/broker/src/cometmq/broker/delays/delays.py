@@ -115,9 +115,7 @@ class Delays:
         self.counts = DeliveryCounts()
 
     def expect_copies(self, until_ms: int) -> None:
-        """Before delivering a message due by this time, search for its copy in the log, because the
-        last run ended in a crash.
-        """
+        """Search the log for the copy of each message due by this time: the last run crashed."""
         self.finder.copied_until_ms = until_ms
 
     def recall(self, found: Sequence[Delayed], unique_key: str, now_ms: int) -> None:
@@ -192,9 +190,7 @@ class Delays:
         self._saver.request(self.positions)
 
     def _read(self, level: Level) -> None:
-        """Find and deliver due messages of a level; if the disk must be read, in a
-        later turn of the loop.
-        """
+        """Find and deliver due messages of a level, in a later turn if the disk must be read."""
         queue = self._store.reader.queue(*place_of(level.number))
         if queue is None:
             return
@@ -226,9 +222,9 @@ class Delays:
             return
         level.is_behind, level.next_due = due.is_behind, due.next_due
         if isinstance(due, DueRun):
-            level.pending_count += due.count
+            level.pending_count += due.records.count
             due.done = partial(self._run_stored, level, run)
-            self._puts.driver.put_run(due, 0, due.count, due.staged_bytes)
+            self._puts.driver.put_run(due, 0, due.records.count, due.records.staged_bytes)
         else:
             self._deliver_each(level, due.entries)
         level.is_reading = False
@@ -292,9 +288,7 @@ class Delays:
     def _deliver_readable(
         self, level: Level, run: int, entries: list[Due], error: Exception
     ) -> None:
-        """Deliver the messages before the one whose read failed, which the next step tries
-        again.
-        """
+        """Deliver the messages before one whose read failed; the next step tries it again."""
         if not level.is_unreadable:
             number, text = level.number, describe(error)
             self._log.error("delay.unreadable", delay_level=number, error=text)
@@ -355,9 +349,7 @@ class Delays:
         self._continue(level)
 
     def _continue(self, level: Level) -> None:
-        """Deliver the next batch of a backlog after the previous one is stored; other work runs in
-        between.
-        """
+        """Deliver the next batch of a backlog; other work runs in between."""
         if self._is_stopped or level.pending_count or level.is_reading or level.has_failed:
             return
         if level.is_behind:

@@ -8,6 +8,7 @@ messages, and remains responsible for positions and counters.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -67,17 +68,10 @@ class DueRuns:
     """Finds due messages that the native code can deliver."""
 
     def __init__(
-        self,
-        store: Reader,
-        *,
-        host: bytes,
-        settings: Callable[[], BrokerSettings],
-        log: Log,
+        self, store: Reader, *, host: bytes, settings: Callable[[], BrokerSettings], log: Log
     ) -> None:
         """`host` is the broker's address in records; `settings` returns the current settings."""
-        self._store = store
-        self._host = host
-        self._settings = settings
+        self._store, self._host, self._settings = store, host, settings
         self.breaker = Breaker("delays", log)
         self.delivered_count = 0
 
@@ -133,7 +127,7 @@ class DueRuns:
             if not is_behind:
                 _, _, due_ms = ENTRY.unpack_from(entries, count * ENTRY.size)
                 next_due = NextDue(first_offset + count, due_ms)
-            return DueRun(self, records, first_offset, is_behind=is_behind, next_due=next_due)
+            return DueRun(self, records, first_offset, is_behind, next_due)
         return None
 
 
@@ -147,30 +141,18 @@ def _is_first(
     return is_at(record, place) and has_topic(record, _LEVEL_FIELD)
 
 
+@dataclass(slots=True)
 class DueRun:
     """The due messages of one level, as input for the store; see `cometmq.store.writing.runs`."""
 
-    def __init__(
-        self,
-        runs: DueRuns,
-        records: "DueRecords",
-        first_offset: int,
-        *,
-        is_behind: bool,
-        next_due: NextDue | None,
-    ) -> None:
-        """`first_offset` is the first message's offset in the queue of its level; `is_behind` and
-        `next_due` have the meaning that they have in `DueBatch`.
-        """
-        self._runs = runs
-        self._records = records
-        self._first_offset = first_offset
-        self.count = records.count
-        self.staged_bytes = records.staged_bytes
-        self.is_behind = is_behind
-        """Whether more messages of the level may be due."""
-        self.next_due = next_due
-        self.done: RunDone = lambda _delivered, _result: None  # set by the level
+    runs: DueRuns
+    records: "DueRecords"
+    first_offset: int
+    """The first message's offset in the queue of its level."""
+    is_behind: bool
+    """Whether more messages of the level may be due."""
+    next_due: NextDue | None
+    done: RunDone = lambda _delivered, _result: None  # set by the level
 
     def place(  # see RunSource
         self,
@@ -183,11 +165,11 @@ class DueRun:
         create: CreateQueue,
     ) -> PlacedRun:
         """Encode the copies at their position in the log."""
-        with self._runs.breaker:
-            placed, records, entries, keys, totals = self._records.place(
+        with self.runs.breaker:
+            placed, records, entries, keys, totals = self.records.place(
                 first, count, offset, file_end, store_timestamp, queues, create
             )
-            next_offset = self._first_offset + first + placed
+            next_offset = self.first_offset + first + placed
             delivered = Delivered(placed, next_offset, offset + len(records), totals)
             answer = partial(self._stored, delivered)
             return placed, placed, records, entries, keys, [(False, answer, placed)]
@@ -197,14 +179,14 @@ class DueRun:
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
         """Report to the level that messages were not placed."""
-        self.done(Delivered(count, self._first_offset + first, -1, ()), result)
+        self.done(Delivered(count, self.first_offset + first, -1, ()), result)
 
     def release(self) -> None:
         """Do nothing: a run ends with its commit."""
 
     def _stored(self, delivered: Delivered, result: PutResult) -> None:
         if result.status.is_stored:
-            self._runs.delivered_count += delivered.message_count
+            self.runs.delivered_count += delivered.message_count
         self.done(delivered, result)
 
     def _refuse_placed(self, first: int, count: int, _result: PutResult) -> None:

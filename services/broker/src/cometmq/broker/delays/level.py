@@ -7,6 +7,7 @@ An entry is finished when it needs no delivery any more: it is delivered, parked
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
@@ -68,46 +69,31 @@ class NextDue(NamedTuple):
     due_ms: int
 
 
+@dataclass(slots=True, eq=False)
 class Level:
-    __slots__ = (
-        "ahead",
-        "has_failed",
-        "is_behind",
-        "is_reading",
-        "is_unreadable",
-        "marks",
-        "next_due",
-        "number",
-        "offset",
-        "pending_count",
-        "read_end",
-        "read_ms",
-        "repaired_count",
-        "run",
-        "saved_offset",
-        "waits_left",
-    )
+    number: int
+    offset: int  # next to deliver
+    saved_offset: int = 0  # the offset that may be saved
+    pending_count: int = 0  # puts whose result is pending
+    run: int = 0  # changes when the position is set; reads and puts of earlier runs are stale
+    has_failed: bool = False
+    is_reading: bool = False
+    read_ms: int = 0  # the clock by which the last reads found what is due
+    read_end: int = 0  # the end of the queue at that time; the clock says nothing of later ones
+    is_behind: bool = False  # more may be due than one batch takes
+    next_due: NextDue | None = None  # None: unknown
+    is_unreadable: bool = False
+    repaired_count: int = -1  # blocks of the log that had been repaired at the last wait
+    waits_left: int = 0  # steps that damaged messages may still wait for their repair
+    marks: deque[tuple[int, int]] = field(default_factory=deque)
+    """The end of a copy in the log, and the offset behind its message."""
+    ahead: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Entries that were finished while an earlier one was not: first offset -> the offset after
+    the last one, and the end of their copies in the log.
+    """
 
-    def __init__(self, number: int, offset: int) -> None:
-        self.number = number
-        self.offset = offset  # next to deliver
-        self.saved_offset = offset  # the offset that may be saved
-        self.pending_count = 0  # puts whose result is pending
-        self.run = 0  # changes when the position is set; reads and puts of earlier runs are stale
-        self.has_failed = False
-        self.is_reading = False
-        self.read_ms = 0  # the clock by which the last reads found what is due
-        self.read_end = 0  # the end of the queue at that time; the clock says nothing of later ones
-        self.is_behind = False  # more may be due than one batch takes
-        self.next_due: NextDue | None = None  # None: unknown
-        self.is_unreadable = False
-        self.repaired_count = -1  # blocks of the log that had been repaired at the last wait
-        self.waits_left = 0  # steps that damaged messages may still wait for their repair
-        self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
-        self.ahead: dict[int, tuple[int, int]] = {}
-        """Entries that were finished while an earlier one was not: first offset -> the offset after
-        the last one, and the end of their copies in the log.
-        """
+    def __post_init__(self) -> None:
+        self.saved_offset = self.offset
 
     def place(self, offset: int, saved_offset: int) -> None:
         """Set the position; results of reads and puts in flight will be ignored."""
@@ -156,9 +142,7 @@ class Level:
         return is_busy or self.has_failed or self.is_unreadable
 
     def awaits_repair(self, repaired_count: int) -> bool:
-        """Count a step in which damaged messages wait for repair; return False when
-        REPAIR_STEPS_MAX steps have passed.
-        """
+        """Count a step of waiting for repair; return False after REPAIR_STEPS_MAX steps."""
         if repaired_count != self.repaired_count:
             self.repaired_count, self.waits_left = repaired_count, REPAIR_STEPS_MAX
         self.waits_left = max(0, self.waits_left - 1)

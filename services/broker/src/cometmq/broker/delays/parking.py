@@ -9,6 +9,7 @@ behind it. If the store only refuses messages at the moment, the message waits.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -81,12 +82,12 @@ class Case(NamedTuple):
     """The log offset of the record that was acknowledged."""
 
 
+@dataclass(slots=True)
 class Destinations:
     """Finds the queues of messages that waited in the broker, whose topics may have changed."""
 
-    def __init__(self, topics: Topics, groups: Groups) -> None:
-        self._topics = topics
-        self._groups = groups
+    topics: Topics
+    groups: Groups
 
     def queue_id(self, topic: str, queue_id: int) -> int | Reason:
         """Return the queue to store a message in, or the reason why there is none.
@@ -100,23 +101,21 @@ class Destinations:
             return Reason.SYSTEM_TOPIC
         if not 0 <= queue_id <= QUEUE_ID_MAX or not is_storable(topic):
             return Reason.PLACE_ILLEGAL
-        config = self._topics.table.get(topic)
+        config = self.topics.table.get(topic)
         if config is None:
             name = topic.removeprefix(RETRY_PREFIX)
-            group = self._groups.table.get(name) if topic.startswith(RETRY_PREFIX) else None
+            group = self.groups.table.get(name) if topic.startswith(RETRY_PREFIX) else None
             if group is None:
                 return Reason.TOPIC_MISSING  # even if recovery has built its queues again
-            config = self._topics.create_retry(name, queue_nums=group.retry_queue_nums)
+            config = self.topics.create_retry(name, queue_nums=group.retry_queue_nums)
         numbers = config.read_queue_nums, config.write_queue_nums
         if queue_id < max(numbers):
             return queue_id
         return queue_id % (min(numbers) or max(numbers) or 1)
 
     def has(self, topic: str, queue_count: int) -> bool:
-        """Return whether a topic has at least this many queues, so that `queue_id`
-        returns their ids unchanged.
-        """
-        config = self._topics.table.get(topic)
+        """Return whether a topic has this many queues, so that `queue_id` changes no id."""
+        config = self.topics.table.get(topic)
         if config is None or topic in SEND_FORBIDDEN_TOPICS:
             return False
         return queue_count <= max(config.read_queue_nums, config.write_queue_nums)
@@ -135,26 +134,18 @@ def is_storable_again(message: NewMessage, *, file_bytes: int) -> bool:
         return False
 
 
+@dataclass(slots=True)
 class Parking:
     """Parks messages, and counts them."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        puts: LargePuts,
-        *,
-        host: bytes,
-        monotonic_ms: Callable[[], int],
-        log: Log,
-    ) -> None:
-        self._topics = topics
-        self._puts = puts
-        self._host = host
-        self._monotonic_ms = monotonic_ms
-        self._log = log
-        self.counts = dict.fromkeys(Reason, 0)
-        self._unlogged: dict[tuple[Origin, Reason], int] = {}
-        self._logged_ms: dict[tuple[Origin, Reason], int] = {}
+    topics: Topics
+    puts: LargePuts
+    host: bytes
+    monotonic_ms: Callable[[], int]
+    log: Log
+    counts: dict[Reason, int] = field(default_factory=lambda: dict.fromkeys(Reason, 0))
+    _unlogged: dict[tuple[Origin, Reason], int] = field(default_factory=dict)
+    _logged_ms: dict[tuple[Origin, Reason], int] = field(default_factory=dict)
 
     def park(self, case: Case, done: PutDone, *, also: Sequence[NewMessage] = ()) -> None:
         """Store a message in the topic of parked messages, together with the
@@ -163,8 +154,8 @@ class Parking:
         If the copy is too large with its new properties, it is stored without its own properties,
         or without its body, which remains at the log offset that the copy names.
         """
-        self._topics.create(PARKED_TOPIC, queue_nums=QUEUE_COUNT)
-        self._store(case, _forms(case, host=self._host), done, also)
+        self.topics.create(PARKED_TOPIC, queue_nums=QUEUE_COUNT)
+        self._store(case, _forms(case, host=self.host), done, also)
 
     def _store(
         self, case: Case, forms: list[NewMessage], done: PutDone, also: Sequence[NewMessage]
@@ -177,18 +168,18 @@ class Parking:
                 self._count(case)
             done(result)
 
-        self._puts.put((forms[0], *also), stored)
+        self.puts.put((forms[0], *also), stored)
 
     def _count(self, case: Case) -> None:
         self.counts[case.reason] += 1
         kind = case.origin, case.reason
         count = self._unlogged.get(kind, 0) + 1
-        now_ms, logged_ms = self._monotonic_ms(), self._logged_ms.get(kind)
+        now_ms, logged_ms = self.monotonic_ms(), self._logged_ms.get(kind)
         if logged_ms is not None and now_ms - logged_ms < LOG_INTERVAL_MS:
             self._unlogged[kind] = count
             return
         self._unlogged[kind], self._logged_ms[kind] = 0, now_ms
-        self._log.warning(
+        self.log.warning(
             "message.parked",
             origin=case.origin.value,
             topic=_printable(case.message.topic),

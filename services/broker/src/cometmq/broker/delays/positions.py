@@ -44,18 +44,14 @@ class Positions:
         self._noted: dict[int, int] = {}
 
     def level(self, number: int) -> Level:
-        """Return a level. A level that is missing in the settings is not delivered, but keeps its
-        position.
-        """
+        """Return a level; one that the settings lack is not delivered, but keeps its position."""
         level = self.levels.get(number)
         if level is None:
             level = self.levels[number] = Level(number, 0)
         return level
 
     def is_past(self, number: int, queue_offset: int) -> bool:
-        """Return whether an entry is below the saved position, so that a restart would not read
-        it.
-        """
+        """Return whether an entry is below the saved position: no restart would read it."""
         return queue_offset < self.level(number).saved_offset
 
     def offsets(self) -> Mapping[int, int]:
@@ -100,9 +96,7 @@ class Positions:
         return delay_table(dict(self.offsets()), self.recalled.as_table())
 
     def adopt(self, table: DelayFile) -> None:
-        """Adopt the master's positions and recalls; they are used once this broker becomes the
-        master.
-        """
+        """Adopt the master's positions and recalls, for when this broker is the master."""
         for number, offset in offsets_of(table).items():
             level = self.level(number)
             if (level.offset, level.saved_offset) != (offset, offset):
@@ -160,9 +154,7 @@ class Positions:
 
 @dataclass(slots=True)
 class Waiting:
-    """Counts the messages that wait in each delay level that has ever been used; recalled messages
-    do not count.
-    """
+    """Counts the messages that wait in each delay level ever used, without recalled ones."""
 
     store: MessageStore
     levels: DelayLevels
@@ -181,9 +173,7 @@ class Waiting:
         return found
 
     def stranded(self) -> Mapping[int, int]:
-        """Return the number of messages in each level that the settings lack; these messages are
-        not delivered.
-        """
+        """Return the number of undelivered messages in each level that the settings lack."""
         served = self.levels.level_max
         return {n: count for n, count in self.counts().items() if count and not 1 <= n <= served}
 

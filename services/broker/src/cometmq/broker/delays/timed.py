@@ -19,6 +19,7 @@ with the first level.
 from typing import Final, NamedTuple
 
 from cometmq.broker import refusals
+from cometmq.broker.messages import again
 from cometmq.remoting.errors import MessageIllegal
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import (
@@ -111,10 +112,7 @@ def next_hop(
     due_ms = timed_ms(record.properties)
     if due_ms is None or due_ms <= now_ms:
         return None
-    message = record.to_new_message()
-    message.store_host = host
-    message.prepared_offset = 0
-    message.wait = False
+    message = again(record, record.topic, record.queue_id, host=host)
     hop(message, levels, due_ms, now_ms)
     return message
 

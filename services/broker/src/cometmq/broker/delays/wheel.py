@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 from cometmq.broker.delays.due_runs import Due, DueBatch, Skip
 from cometmq.broker.delays.level import Level
 from cometmq.broker.delays.timed import hop
+from cometmq.broker.messages import again
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import (
     TIME_DIGITS_MAX,
@@ -202,10 +203,7 @@ class Wheel:
         for place in places:
             if key and (yield from self._has_copy(place, key, record, {str(out_ms), str(due_ms)})):
                 return Skip.COPIED
-        message = record.to_new_message()
-        message.store_host = self._host
-        message.prepared_offset = 0
-        message.wait = False
+        message = again(record, record.topic, record.queue_id, host=self._host)
         for name in _OWN:
             message.properties = without_property(message.properties, name)
         hop(message, self._levels, due_ms, now_ms)

@@ -20,6 +20,7 @@ from cometmq.broker.exposition.figures import (
     slave_lags,
     topics_of,
 )
+from cometmq.broker.transactions.transactions import Outcome
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
@@ -37,22 +38,6 @@ from cometmq.runtime.metrics import (
 )
 from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.store.results import StoreStats
-
-
-def _put_counts(broker: Broker) -> Iterable[Row]:
-    return [((topic,), stats.put_count) for topic, stats in topics_of(broker)]
-
-
-def _put_sizes(broker: Broker) -> Iterable[Row]:
-    return [((topic,), stats.put_bytes) for topic, stats in topics_of(broker)]
-
-
-def _get_counts(broker: Broker) -> Iterable[Row]:
-    return [(key, stats.get_count) for key, stats in groups_of(broker)]
-
-
-def _get_sizes(broker: Broker) -> Iterable[Row]:
-    return [(key, stats.get_bytes) for key, stats in groups_of(broker)]
 
 
 def _slow_requests(broker: Broker) -> Iterable[Row]:
@@ -123,16 +108,16 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     counter(
         "cometmq_transactions_committed_total", "Half messages committed.",
-        lambda b: b.deferred.transactions.committed_count,
+        lambda b: b.deferred.transactions.outcomes[Outcome.COMMITTED],
     ),
     counter(
         "cometmq_transactions_rolled_back_total", "Half messages rolled back.",
-        lambda b: b.deferred.transactions.rolled_back_count,
+        lambda b: b.deferred.transactions.outcomes[Outcome.ROLLED_BACK],
     ),
     counter(
         "cometmq_transactions_set_aside_total",
         "Half messages set aside because no producer could end their transactions.",
-        lambda b: b.deferred.transactions.aside_count,
+        lambda b: b.deferred.transactions.outcomes[Outcome.SET_ASIDE],
     ),
     counter(
         "cometmq_transactions_repeated_total", "Requests to end a transaction that had already "
@@ -230,14 +215,20 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.registration.up_count,
     ),
     labelled_counter(
-        "cometmq_topic_put_messages_total", "Messages stored.", ("topic",), _put_counts
-    ),
-    labelled_counter("cometmq_topic_put_bytes_total", "Bytes stored.", ("topic",), _put_sizes),
-    labelled_counter(
-        "cometmq_group_get_messages_total", "Messages delivered.", ("topic", "group"), _get_counts
+        "cometmq_topic_put_messages_total", "Messages stored.", ("topic",),
+        lambda b: (((topic,), it.put_count) for topic, it in topics_of(b)),
     ),
     labelled_counter(
-        "cometmq_group_get_bytes_total", "Bytes delivered.", ("topic", "group"), _get_sizes
+        "cometmq_topic_put_bytes_total", "Bytes stored.", ("topic",),
+        lambda b: (((topic,), it.put_bytes) for topic, it in topics_of(b)),
+    ),
+    labelled_counter(
+        "cometmq_group_get_messages_total", "Messages delivered.", ("topic", "group"),
+        lambda b: ((key, it.get_count) for key, it in groups_of(b)),
+    ),
+    labelled_counter(
+        "cometmq_group_get_bytes_total", "Bytes delivered.", ("topic", "group"),
+        lambda b: ((key, it.get_bytes) for key, it in groups_of(b)),
     ),
     labelled_gauge(
         "cometmq_delay_backlog_messages",
@@ -271,9 +262,7 @@ def _members(figures: Figures) -> Iterable[Row]:
 
 
 def _stranded(figures: Figures) -> Iterable[Row]:
-    """Yield a row for each group and topic, and each delay level, with messages that nobody
-    reads.
-    """
+    """Yield a row for each group and topic, and all delay levels, with unread messages."""
     for row in figures.groups:
         if row.stranded:
             yield (row.topic, row.group), row.stranded
@@ -440,9 +429,7 @@ def labels(broker: Broker) -> dict[str, str]:
 
 
 def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[MetricSource]:
-    """Return the sources of all families; those with a row per topic or group share one row
-    limit.
-    """
+    """Return the sources of all families; those with rows per topic share one row limit."""
     common, settings = labels(broker), broker.settings
     limits = [RowLimit(settings.metrics_rows_max) for _ in range(2)]
     tables: list[tuple[Sequence[Family[Figures]], dict[str, str]]] = [(FIGURE_FAMILIES, common)]

@@ -17,6 +17,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.exposition.figures import Figures, GroupLag, groups_of, topics_of
 from cometmq.broker.statistics.latencies import in_milliseconds
+from cometmq.broker.transactions.transactions import Outcome
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from cometmq.remoting.types import Language
 from cometmq.remoting.versions import version_name
@@ -121,6 +122,10 @@ def _one(value: Callable[[Broker], float]) -> Rows:
     return lambda figures: (((), value(figures.broker)),)
 
 
+def _ended(outcome: Outcome) -> Rows:
+    return _one(lambda broker: broker.deferred.transactions.outcomes[outcome])
+
+
 def _behind(value: Callable[[Broker], int]) -> Rows:
     return _one(lambda broker: max(0, broker.store.stats().max_offset - value(broker)))
 
@@ -132,9 +137,9 @@ _COUNTERS: Final[_Table] = (
     ("throughput_out_total", _OUT, _of_groups("get_bytes"), "Bytes delivered."),
     ("send_to_dlq_messages_total", ("consumer_group", "topic"), _dead,
      "Messages moved to a dead-letter topic."),
-    ("commit_messages_total", (), _one(lambda b: b.deferred.transactions.committed_count),
+    ("commit_messages_total", (), _ended(Outcome.COMMITTED),
      "Half messages committed."),
-    ("rollback_messages_total", (), _one(lambda b: b.deferred.transactions.rolled_back_count),
+    ("rollback_messages_total", (), _ended(Outcome.ROLLED_BACK),
      "Half messages rolled back."),
 )  # fmt: skip
 _GAUGES: Final[_Table] = (

@@ -14,13 +14,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.exposition.figures import Figures, GroupLag, groups_of, slave_lags, topics_of
-from cometmq.broker.statistics.counters import (
-    BROKER_FIGURES,
-    GROUP_FIGURES,
-    TOPIC_FIGURES,
-    BrokerStats,
-    Source,
-)
+from cometmq.broker.statistics.counters import BrokerStats, Source
 from cometmq.broker.statistics.rates import WINDOWS_S
 from cometmq.broker.statistics.windows import MINUTE
 from cometmq.broker.storing.disk_figures import DiskFigures
@@ -37,12 +31,12 @@ _DIFF: Final = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _MODELS: Final = {"BROADCASTING": "0", "CLUSTERING": "1"}  # the ordinals of Java's enumeration
 
 
-def _minute(stats: BrokerStats, source: Source, figures: Sequence[str], name: str) -> StatsItem:
+def _minute(stats: BrokerStats, source: Source, name: str) -> StatsItem:
     """Return the growth of a figure over the last minute."""
     stats.sources.catch_up(source)
     if source.windows is None:
         return StatsItem()
-    return source.windows.item(MINUTE, figures.index(name), None)
+    return source.windows.item(MINUTE, source.FIGURES.index(name), None)
 
 
 def _is_plain(topic: str) -> bool:
@@ -52,7 +46,7 @@ def _is_plain(topic: str) -> bool:
 def _of_broker(name: str) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
         broker = figures.broker
-        item = _minute(broker.stats, broker.stats, BROKER_FIGURES, name)
+        item = _minute(broker.stats, broker.stats, name)
         return [((broker.process.address,), item.tps)]
 
     return rows
@@ -63,7 +57,7 @@ def _of_topics(name: str) -> Rows:
         stats = figures.broker.stats
         for topic, source in topics_of(figures.broker):
             if _is_plain(topic):
-                yield (topic,), _minute(stats, source, TOPIC_FIGURES, name).tps
+                yield (topic,), _minute(stats, source, name).tps
 
     return rows
 
@@ -72,15 +66,13 @@ def _of_groups(name: str, value: Callable[[StatsItem], float] = lambda item: ite
     def rows(figures: Figures) -> Iterable[Row]:
         stats = figures.broker.stats
         for key, source in groups_of(figures.broker):
-            yield key, value(_minute(stats, source, GROUP_FIGURES, name))
+            yield key, value(_minute(stats, source, name))
 
     return rows
 
 
 def _ends(prefix: str) -> Rows:
-    """Return the end offsets of the topics with this prefix; an empty prefix selects all other
-    topics.
-    """
+    """Return the ends of the topics with this prefix; without one, of all other topics."""
 
     def rows(figures: Figures) -> Iterable[Row]:
         for topic, end in figures.topics:

@@ -20,9 +20,7 @@ def chars_of(subscription: SubscriptionData) -> int:
 
 
 class ArrivingFilters:
-    """Admits and compiles filters. Each counts against the limit of the peer that
-    added it since the start.
-    """
+    """Admits and compiles filters. Each counts against the limit of the peer that added it."""
 
     def __init__(
         self, compiler: Compiler, ready: Callable[[str, SubscriptionData], None], log: Log

@@ -23,9 +23,7 @@ class BloomPlaces(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def bloom_places(text: str, *, error_percent: int, expected_count: int) -> BloomPlaces:
-    """Return the bit positions of a string in a filter designed for `expected_count` strings and
-    this false-positive rate.
-    """
+    """Return the bit positions of a string in a filter of this size and error rate."""
     error_rate = error_percent / 100
     hash_count = math.ceil(math.log(error_rate) / math.log(0.5))
     bits = expected_count * math.log(1 / error_rate) / math.log(2) * (1 / math.log(2))

@@ -33,14 +33,10 @@ _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"
 COMPARISONS_MAX: Final = 64  # for the records of one read: about 20 us
 NAMES_MAX: Final = 8
-"""Above this number of used properties, parsing all properties is faster than searching for
-each.
-"""
+"""Above this number of used properties, parsing all is faster than searching for each."""
 VERDICTS_MAX: Final = 16_384  # of all filters
 VERDICT_BYTES_MAX: Final = 64
-"""Maximum total size of the values with which a verdict is cached; all cached
-verdicts together take up to 6 MB.
-"""
+"""Maximum size of the values of a cached verdict; all verdicts take up to 6 MB."""
 
 
 TEST_STEPS: Final = 500_000
@@ -52,9 +48,7 @@ Values: TypeAlias = list[str | None]
 
 
 class RecordFilter:
-    """Tests stored records. A verdict is the result: whether a record matches. `block` is the
-    maximum number of records per read.
-    """
+    """Tests stored records: a verdict is whether one matches; `block` bounds one read."""
 
     __slots__ = ("begin", "block", "program")
 

@@ -29,7 +29,6 @@ from cometmq.remoting.transport.flow.fair_queue import Requester
 from cometmq.runtime.limits import LimitReached
 from cometmq.store.json_config import JsonTable
 
-SAVE_INTERVAL_MS: Final = 10_000
 EXPRESSION_SHOWN: Final = 200
 PIECE_CHARS_MAX: Final = 1 << 20  # of the expressions in a piece of changes
 _DEAD_BEFORE_START_MS: Final = 30_000
@@ -145,9 +144,7 @@ class FilterSubscriptions:
         return group in self._filters
 
     def compiled(self, data: FilterData, who: Who) -> SqlFilter | None:
-        """Return the filter, or None if it is invalid; raise SystemBusy while it is being
-        compiled.
-        """
+        """Return the filter, None if it is invalid; raise SystemBusy while it is compiled."""
         if data.expression_type == EXPRESSION_TYPE:
             self.arriving.compiler.check(data.expression, who)
         return data.compiled()

@@ -44,9 +44,7 @@ DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longe
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
-    """Set the broker's lane, and return it; None if there is none, for the reason in
-    `Process.send_path`.
-    """
+    """Set and return the broker's lane; None for the reason in `Process.send_path`."""
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
@@ -120,9 +118,7 @@ class BrokerLane:
         return cached(self._broker.store.reader.record_bytes(physical_offset))
 
     def stage(self, peer: LanePeer, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage the plain requests of a chunk, but no sends if the broker must inspect each
-        send.
-        """
+        """Stage the plain requests of a chunk, without sends that must be inspected."""
         sends = self.sends(count_max)
         takes_sends = sends is not None
         pulls = None if peer.is_limited else self._pulls.staging()
@@ -145,9 +141,7 @@ class BrokerLane:
             return None
 
     def sends(self, count_max: int) -> "tuple[SendLane, int | None, int] | None":
-        """Return the native lane, the time, and `count_max`; None if the broker must inspect each
-        send.
-        """
+        """Return the lane, the time, and `count_max`; None if each send must be inspected."""
         if self._native.staged_count > self._runs.count:
             self.drop()  # an error in the transport has left them
         if self._groups_version is not self._broker.tables.groups.version:

@@ -93,9 +93,7 @@ class BrokerPulls:
         return self._native.cached_bytes
 
     def staging(self) -> "PullLane | None":
-        """Forget what depends on changes; return the native lane, None if handlers
-        must serve all pulls.
-        """
+        """Forget what has changed; return the native lane, None if handlers serve all pulls."""
         # One function without calls, if nothing has changed that the native lane depends on: it
         # runs twice in each turn (bench/micro/bench_pull_lane.py).
         broker, control = self._broker, self._access.control
@@ -188,9 +186,7 @@ class BrokerPulls:
         return self._native.frame(index)
 
     def pulls(self, count_max: int) -> "tuple[PullLane, LogView, int] | None":
-        """Return the native lane, the log and the budget of filters, or None if handlers must serve
-        all pulls.
-        """
+        """Return the native lane, the log and the filters' budget; None to leave pulls."""
         native = self.staging()
         offsets = self._broker.tables.offsets  # `has_room`, without a call
         if native is None or offsets.index.count + count_max > offsets.count_max:

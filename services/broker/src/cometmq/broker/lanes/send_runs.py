@@ -54,9 +54,7 @@ class LaneTransactions:
         self.takes_ends = has_halves and OP_HALF_TOPIC in topics
 
     def now_ms(self, native: "SendLane") -> int | None:
-        """Return the current time, which the staging of ends needs; None if
-        handlers must serve them.
-        """
+        """Return the time, which the staging of ends needs; None to leave them to handlers."""
         if not self.takes_ends or not self._broker.role.is_master:
             return None
         clear_count = self._transactions.recent.clear_count
@@ -91,9 +89,7 @@ class LaneTransactions:
                 answer_end(self._broker, waiting, result)
 
     def fail(self, answers: "LaneAnswers", reply: Reply) -> None:
-        """Reopen the half messages whose ends were not stored; answer waiting
-        requests with `reply`.
-        """
+        """Reopen half messages whose ends were not stored; answer who waits with `reply`."""
         for half_offsets in answers.ended():
             for waiting in self._transactions.finish_ends(half_offsets, None):
                 waiting.answer(reply)
@@ -233,9 +229,7 @@ class RunAnswers(msgspec.Struct, LendableAnswers, eq=False):
             peer.reply_rows(encoded)
 
     def lend(self) -> "LentAnswers | None":
-        """Encode the answers for the sync thread; return None if the loop must send them, or if
-        they have been lent before.
-        """
+        """Encode the answers for the sync thread, once; return None if the loop must send them."""
         runs, answers = self.runs, self.answers
         is_plain = not (answers.half_count or answers.end_count)
         is_current = runs.settings is runs.broker.settings

@@ -18,9 +18,7 @@ from cometmq.store.json_config import TEMPORARY_SUFFIX, OsFiles
 
 
 def merge(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text of the file with changed values; each replaces the line of its key, or is
-    appended.
-    """
+    """Return the text with changed values, each in the line of its key or appended."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     standing = {it.key: it.line - 1 for it in properties.parse_lines(text)}
     for key in sorted(standing.keys() & changes.keys(), key=standing.__getitem__, reverse=True):

@@ -11,7 +11,7 @@ read. The tables of sources are bounded; above the bound, new sources share one 
 """
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
@@ -26,30 +26,33 @@ SOURCES_MAX: Final = STATISTICS.fixed // 2  # of topics, and as many of groups i
 class Source(Protocol):
     """A set of counters whose figures are sampled."""
 
+    FIGURES: ClassVar[tuple[str, ...]]
+    """The names of the counters."""
     windows: Windows | None = None
     is_active: bool = False
-
-    def figures(self) -> tuple[int, ...]:
-        """Return the current figures."""
 
 
 class TopicStats(msgspec.Struct, gc=False):
     """Counters of one topic's stored messages; a request may carry several messages."""
 
+    FIGURES: ClassVar[tuple[str, ...]] = ("request_count", "put_count", "put_bytes")
     put_count: int = 0
     put_bytes: int = 0
     request_count: int = 0
     windows: Windows | None = None
     is_active: bool = False
 
-    def figures(self) -> tuple[int, ...]:
-        """Return the values in the order of `TOPIC_FIGURES`."""
-        return self.request_count, self.put_count, self.put_bytes
-
 
 class GroupStats(msgspec.Struct, gc=False):
     """Counters of one group in one topic."""
 
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        "pull_count",
+        "get_count",
+        "get_bytes",
+        "send_back_count",
+        "wait_ms",
+    )
     get_count: int = 0
     get_bytes: int = 0
     pull_count: int = 0
@@ -58,14 +61,11 @@ class GroupStats(msgspec.Struct, gc=False):
     windows: Windows | None = None
     is_active: bool = False
 
-    def figures(self) -> tuple[int, ...]:
-        """Return the values in the order of `GROUP_FIGURES`."""
-        return self.pull_count, self.get_count, self.get_bytes, self.send_back_count, self.wait_ms
-
 
 class LevelStats(msgspec.Struct, gc=False):
     """Counters of the messages that entered and left one delay level."""
 
+    FIGURES: ClassVar[tuple[str, ...]] = ("put_count", "put_bytes", "get_count", "get_bytes")
     put_count: int = 0
     put_bytes: int = 0
     get_count: int = 0
@@ -73,15 +73,10 @@ class LevelStats(msgspec.Struct, gc=False):
     windows: Windows | None = None
     is_active: bool = False
 
-    def figures(self) -> tuple[int, ...]:
-        """Return the values in the order of `LEVEL_FIGURES`."""
-        return self.put_count, self.put_bytes, self.get_count, self.get_bytes
 
-
-TOPIC_FIGURES: Final = ("request_count", "put_count", "put_bytes")
-GROUP_FIGURES: Final = ("pull_count", "get_count", "get_bytes", "send_back_count", "wait_ms")
-LEVEL_FIGURES: Final = ("put_count", "put_bytes", "get_count", "get_bytes")
-BROKER_FIGURES: Final = ("put_count", "get_count")
+def figures_of(source: Source) -> tuple[int, ...]:
+    """Return the current values of the counters."""
+    return tuple([getattr(source, name) for name in source.FIGURES])
 
 
 class ActiveSources:
@@ -100,13 +95,15 @@ class ActiveSources:
     def catch_up(self, source: Source) -> None:
         """Add the copies that an inactive source has missed."""
         if source.windows is not None and not source.is_active:
-            source.windows.catch_up(self.rounds, source.figures())
+            source.windows.catch_up(self.rounds, figures_of(source))
 
     def remove(self, source: Source) -> None:
         self.active.pop(id(source), None)
 
 
 class BrokerStats(Source):
+    FIGURES: ClassVar[tuple[str, ...]] = ("put_count", "get_count")
+
     counts_delivered = True
     """Whether delayed messages count again when they are delivered."""
 
@@ -135,10 +132,6 @@ class BrokerStats(Source):
     def put_bytes(self) -> int:
         """Total size of the messages stored for clients, in bytes."""
         return self._other_topics.put_bytes + sum(s.put_bytes for s in self.topics.values())
-
-    def figures(self) -> tuple[int, ...]:
-        """Return the values in the order of `BROKER_FIGURES`."""
-        return self.put_count, self.get_count
 
     def count_put(self, topic: str, count: int, size: int, request_count: int = 1) -> None:
         """Count messages that were stored by `request_count` requests."""
@@ -193,9 +186,7 @@ class BrokerStats(Source):
         stats.get_bytes += size
 
     def count_gets(self, totals: Iterable[tuple[str, str, int, int, int]]) -> tuple[int, int]:
-        """Count pulls, given as (topic, group, pulls, messages, bytes); return the total numbers of
-        pulls and messages.
-        """
+        """Count (topic, group, pulls, messages, bytes); return all pulls and messages."""
         groups, all_pulls, all_messages = self.groups, 0, 0
         for topic, group, pull_count, count, size in totals:
             stats = groups.get((topic, group))
@@ -234,9 +225,7 @@ class BrokerStats(Source):
         self.count_put(topic, count, size, count)
 
     def count_wait(self, topic: str, group: str, waited_ms: int) -> None:
-        """Count the time that a pull waited for the disk; do not call this for pulls that did not
-        wait.
-        """
+        """Count the time that a pull has waited for the disk, if it has."""
         self.group(topic, group).wait_ms += waited_ms
         self.get_time_max_ms = max(self.get_time_max_ms, waited_ms)
 

@@ -23,7 +23,6 @@ from cometmq.store.reads import Lookup, Pause
 
 T = TypeVar("T")
 
-STEP_INTERVAL_MS: Final = 1_000
 STEP_SEARCHES_MAX: Final = 100  # about 2 ms
 STEP_GROUPS_MAX: Final = 1_000  # about 1 ms, even if no group lags
 STEP_QUEUES: Final = 1_024  # of one topic: about 1 ms
@@ -73,9 +72,7 @@ class LagTimes:
         self._is_running = False
 
     def _failed(self, _: Exception) -> None:
-        """Continue the round in the next step after a failed read, which the store itself
-        reports.
-        """
+        """Continue the round in the next step; the store itself reports failed reads."""
         self._is_running = False
         self._measured = None  # this round lacks a group: another one must follow
 

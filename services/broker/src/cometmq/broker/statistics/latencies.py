@@ -36,7 +36,6 @@ def in_milliseconds(seconds: Buckets) -> Buckets:
     return copy
 
 
-ROTATE_INTERVAL_MS: Final = 60_000
 TIME_MAX_MS: Final = 10_000  # longer times count as this one
 
 # Class -> exclusive upper bound in milliseconds.
@@ -61,9 +60,7 @@ class PutTimes:
         self._last: Mapping[int, int] | None = None
 
     def add(self, elapsed_ms: int, count: int) -> None:
-        """Count `count` messages that have the same latency; latencies below one millisecond are
-        ignored.
-        """
+        """Count messages of the same latency; those below one millisecond are ignored."""
         if elapsed_ms <= 0:
             return
         self.max_ms = max(self.max_ms, elapsed_ms)

@@ -14,10 +14,8 @@ import msgspec
 
 from cometmq.broker.statistics.counters import BrokerStats
 
-SAMPLE_INTERVAL_MS: Final = 1_000
 SAMPLE_COUNT_MAX: Final = 601  # both ends of the longest window
 WINDOWS_S: Final = (10, 60, 600)
-HISTORY_INTERVAL_MS: Final = 10_000
 
 
 class Sample(msgspec.Struct, gc=False, frozen=True):

@@ -11,19 +11,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from cometmq.broker.statistics.counters import (
-    BROKER_FIGURES,
-    GROUP_FIGURES,
-    LEVEL_FIGURES,
-    TOPIC_FIGURES,
-    BrokerStats,
-    Source,
-)
+from cometmq.broker.statistics.counters import BrokerStats, GroupStats, Source, figures_of
 from cometmq.broker.statistics.windows import DAY, HOUR, MINUTE, Period, Windows
 from cometmq.remoting.bodies.stats import BrokerStatsData
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
-STEP_INTERVAL_MS: Final = 1_000
 STEP_COUNT_MAX: Final = 1_000  # about 2 ms, 10 ms for new sources
 
 
@@ -59,7 +51,7 @@ class StatSampler:
         stats, count = self._stats, 0
         for source in islice(self._rest, STEP_COUNT_MAX):
             count += 1
-            figures = source.figures()
+            figures = figures_of(source)
             if source.windows is None:
                 source.windows = Windows(len(figures))
             elif source.windows.is_flat(figures) and source is not stats:
@@ -70,12 +62,9 @@ class StatSampler:
 
 
 class Statistic(NamedTuple):
-    """A statistic for code 315: how to find its source, its figure, and the figure
-    with the number of calls.
-    """
+    """A statistic for code 315: how to find its source, its figure, and that of its calls."""
 
     find: Callable[[BrokerStats, str, str], Source | None]  # by the key, in a cluster
-    figures: tuple[str, ...]
     value: str
     times: str | None
 
@@ -108,18 +97,18 @@ def _is_id(text: str) -> bool:
 
 
 STATISTICS: Final = {
-    "TOPIC_PUT_NUMS": Statistic(_topic, TOPIC_FIGURES, "put_count", "request_count"),
-    "TOPIC_PUT_SIZE": Statistic(_topic, TOPIC_FIGURES, "put_bytes", "request_count"),
-    "GROUP_GET_NUMS": Statistic(_group, GROUP_FIGURES, "get_count", "pull_count"),
-    "GROUP_GET_SIZE": Statistic(_group, GROUP_FIGURES, "get_bytes", "pull_count"),
-    "GROUP_GET_LATENCY": Statistic(_group, GROUP_FIGURES, "wait_ms", "pull_count"),
-    "SNDBCK_PUT_NUMS": Statistic(_group, GROUP_FIGURES, "send_back_count", "send_back_count"),
-    "BROKER_PUT_NUMS": Statistic(_broker, BROKER_FIGURES, "put_count", None),
-    "BROKER_GET_NUMS": Statistic(_broker, BROKER_FIGURES, "get_count", None),
-    "QUEUE_PUT_NUMS": Statistic(_level_put, LEVEL_FIGURES, "put_count", "put_count"),
-    "QUEUE_PUT_SIZE": Statistic(_level_put, LEVEL_FIGURES, "put_bytes", "put_count"),
-    "QUEUE_GET_NUMS": Statistic(_level_get, LEVEL_FIGURES, "get_count", "get_count"),
-    "QUEUE_GET_SIZE": Statistic(_level_get, LEVEL_FIGURES, "get_bytes", "get_count"),
+    "TOPIC_PUT_NUMS": Statistic(_topic, "put_count", "request_count"),
+    "TOPIC_PUT_SIZE": Statistic(_topic, "put_bytes", "request_count"),
+    "GROUP_GET_NUMS": Statistic(_group, "get_count", "pull_count"),
+    "GROUP_GET_SIZE": Statistic(_group, "get_bytes", "pull_count"),
+    "GROUP_GET_LATENCY": Statistic(_group, "wait_ms", "pull_count"),
+    "SNDBCK_PUT_NUMS": Statistic(_group, "send_back_count", "send_back_count"),
+    "BROKER_PUT_NUMS": Statistic(_broker, "put_count", None),
+    "BROKER_GET_NUMS": Statistic(_broker, "get_count", None),
+    "QUEUE_PUT_NUMS": Statistic(_level_put, "put_count", "put_count"),
+    "QUEUE_PUT_SIZE": Statistic(_level_put, "put_bytes", "put_count"),
+    "QUEUE_GET_NUMS": Statistic(_level_get, "get_count", "get_count"),
+    "QUEUE_GET_SIZE": Statistic(_level_get, "get_bytes", "get_count"),
 }
 
 
@@ -131,9 +120,9 @@ def find_statistic(
     source = statistic.find(stats, key, cluster) if statistic is not None else None
     if statistic is None or source is None:
         return None
-    figures = statistic.figures
+    figures = source.FIGURES
     counted_at = figures.index(statistic.times or statistic.value)
-    if source.figures()[counted_at] == 0:
+    if figures_of(source)[counted_at] == 0:
         return None
     stats.sources.catch_up(source)
     if source.windows is None:
@@ -149,5 +138,5 @@ def pull_rate(stats: BrokerStats, topic: str, group: str) -> float:
         return 0.0
     stats.sources.catch_up(source)
     return source.windows.item(
-        MINUTE, GROUP_FIGURES.index("get_count"), GROUP_FIGURES.index("pull_count")
+        MINUTE, GroupStats.FIGURES.index("get_count"), GroupStats.FIGURES.index("pull_count")
     ).tps

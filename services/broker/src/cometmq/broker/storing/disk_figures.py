@@ -4,15 +4,13 @@
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.store.disk import DiskUsage
 from cometmq.store.message_store import MessageStore
-
-WATCH_INTERVAL_MS: Final = 10_000
 
 
 class DiskFigures(NamedTuple):

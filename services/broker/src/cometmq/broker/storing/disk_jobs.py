@@ -67,9 +67,7 @@ class DiskJobs:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the work in this context as a running job, which may take several
-        turns of the loop.
-        """
+        """Count the work in this context, of one or more turns, as a running job."""
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.running.add(future)
         try:

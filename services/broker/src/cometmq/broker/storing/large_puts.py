@@ -24,9 +24,7 @@ from cometmq.store.results import PutDone, PutResult
 
 
 class UnderWay:
-    """The total size of the requests of one kind that wait or are being served, in
-    the limit's unit.
-    """
+    """The size of all requests of one kind that wait or are served, in the limit's unit."""
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit

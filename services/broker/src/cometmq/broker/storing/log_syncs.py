@@ -50,9 +50,7 @@ SyncEnded: TypeAlias = Callable[[Sync, Exception | None], None]
 
 
 class LendableAnswers:
-    """A callback of puts that wait for a sync: it sends their answers, or lends
-    them to the sync thread.
-    """
+    """Sends the answers of puts after a sync, or lends them to the sync thread."""
 
     # Not an ABC, because `isinstance` would then cost 1 us before each sync.
 
@@ -67,47 +65,8 @@ class LendableAnswers:
         raise NotImplementedError
 
 
-class LogSyncs(Protocol):
-    """Runs one sync at a time, and holds the next one until then."""
-
-    @property
-    def can_answer(self) -> bool:
-        """Whether `lend` may be called."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a sync is running or its end has not been reported yet."""
-
-    @property
-    def oldest(self) -> Sync | None:
-        """The oldest sync whose end has not been reported."""
-
-    def start(self, job: FlushJob, since_ms: int | None) -> None:
-        """Run this sync next, when the running one has ended.
-
-        It replaces a sync that has not begun, and must cover what that would have covered.
-        """
-
-    def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
-        """Send answers when the last started sync, or the one that replaces it, has succeeded.
-
-        `is_all` says that the loop has no other answers to send after this sync, so its end may be
-        reported a millisecond late.
-        """
-
-    def collect(self) -> None:
-        """Report the syncs that have ended so far."""
-
-    async def wait(self) -> None:
-        """Wait until no sync is running."""
-
-
 class WorkerSyncs:
-    """Runs syncs on a worker thread; the thread gets the next sync before the loop
-    has noticed the end of the last one.
-    """
-
-    can_answer = False
+    """Runs syncs on a worker thread, the next before the loop notes the end of the last."""
 
     def __init__(self, worker: Worker, ended: SyncEnded) -> None:
         self._worker = worker
@@ -127,7 +86,10 @@ class WorkerSyncs:
         return self._running
 
     def start(self, job: FlushJob, since_ms: int | None) -> None:
-        """Start a sync, or make it the next one if another is running."""
+        """Run this sync next, when the running one has ended.
+
+        It replaces a sync that has not begun, and must cover what that would have covered.
+        """
         sync = Sync(job, since_ms)
         if self._running is None:
             self._submit(sync)
@@ -135,10 +97,6 @@ class WorkerSyncs:
         if self._next is not None and self._next.since_ms is not None:
             sync.since_ms = self._next.since_ms
         self._next = sync
-
-    def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
-        """Raise NotImplementedError: `can_answer` is False."""
-        raise NotImplementedError
 
     def collect(self) -> None:
         """Do nothing: callbacks on the loop report each end."""
@@ -184,15 +142,11 @@ class NativeSyncer(Protocol):
         """Write answers after a sync."""
 
     def take(self) -> list[Ended]:
-        """Return each sync that has ended: its number, its seconds, its failure, and the seconds
-        since its end.
-        """
+        """Return the ended syncs: number, seconds, failure, and seconds since the end."""
 
 
 class NativeSyncs:
     """Runs syncs on a native thread, which begins the next sync without waiting for the loop."""
-
-    can_answer = True
 
     def __init__(self, syncer: NativeSyncer, ended: SyncEnded) -> None:
         self._syncer = syncer
@@ -236,6 +190,11 @@ class NativeSyncs:
         self._open[number] = sync, descriptors
 
     def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
+        """Send answers when the last started sync, or the one that replaces it, has succeeded.
+
+        `is_all` says that the loop has no other answers to send after this sync, so its end may be
+        reported a millisecond late.
+        """
         # Not `_last`: if no file could be opened, the thread does not know this sync, and the next
         # one answers.
         self._syncer.lend(self._number, answers, is_all)

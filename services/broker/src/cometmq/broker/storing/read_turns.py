@@ -9,6 +9,7 @@ HELD_BYTES_MAX, one search is finished before any other goes on.
 import asyncio
 from asyncio import Future
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Final
 
@@ -36,57 +37,46 @@ PUTS: Final = Requester("puts")  # of searches that are parts of puts
 OWN: Final = Requester("broker")  # of searches that the broker itself needs
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    __slots__ = ("call", "failed", "is_over", "peer", "requester", "since_s")
+    """A read or search; if `requester` is None, the call tells it: only one that waits needs it."""
 
-    def __init__(
-        self,
-        call: Call[Any] | None,
-        failed: Callable[[Exception], None],
-        requester: Requester | None = None,
-    ) -> None:
-        """If `requester` is None, the call tells it: only a request that waits needs it."""
-        self.call = call
-        self.peer: Peer | None = None if call is None else call.peer
-        self.failed = failed
-        self.requester = requester
-        self.since_s = 0.0  # when it began to wait
-        self.is_over = False
+    call: Call[Any] | None
+    failed: Callable[[Exception], None]
+    requester: Requester | None = None
+    since_s: float = 0.0  # when it began to wait
+    is_over: bool = False
+
+    @property
+    def peer(self) -> Peer | None:
+        return None if self.call is None else self.call.peer
 
     def end(self) -> None:
         self.is_over = True
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Search(Request):
-    __slots__ = (
-        "charged_s", "cold_count", "done", "held_bytes", "is_part_of_put", "lookup",
-        "may_end_early", "place", "spent_s",
-    )  # fmt: skip
+    lookup: Lookup[Any]
+    done: Callable[[Any], None]
+    is_part_of_put: bool
+    may_end_early: bool
+    spent_s: float = 0.0
+    charged_s: float = 0.0
+    cold_count: int = 0
+    """Number of its reads on the thread."""
+    place: Requester | None = None
+    """Where it waited last. It goes on before those that wait there, too: if they took turns, a
+    flood of them would end all at once, late. Those with `may_end_early` do: they may be long.
+    """
+    held_bytes: int = 0
+    """Memory of the result so far, as the search has last reported it."""
 
-    def __init__(
-        self,
-        lookup: Lookup[Any],
-        done: Callable[[Any], None],
-        failed: Callable[[Exception], None],
-        call: Call[Any] | None,
-        *,
-        is_part_of_put: bool,
-        may_end_early: bool,
-    ) -> None:
-        super().__init__(call, failed, PUTS if is_part_of_put else OWN if call is None else None)
-        self.lookup = lookup
-        self.done = done
-        self.is_part_of_put = is_part_of_put
-        self.may_end_early = may_end_early
-        self.spent_s = self.charged_s = 0.0
-        self.cold_count = 0
-        """Number of its reads on the thread."""
-        self.place: Requester | None = None
-        """Where it waited last. It goes on before those that wait there, too: if they took turns, a
-        flood of them would end all at once, late. Those with `may_end_early` do: they may be long.
-        """
-        self.held_bytes = 0
-        """Memory of the result so far, as the search has last reported it."""
+    def __post_init__(self) -> None:
+        if self.is_part_of_put:
+            self.requester = PUTS
+        elif self.call is None:
+            self.requester = OWN
 
     @property
     def is_long(self) -> bool:
@@ -95,7 +85,7 @@ class Search(Request):
         return took_long and not (self.may_end_early or self.is_part_of_put)
 
     def end(self) -> None:
-        super().end()
+        self.is_over = True
         self.lookup.close()
 
 

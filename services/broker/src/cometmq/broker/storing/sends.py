@@ -6,7 +6,6 @@ measures latencies.
 from cometmq.broker.statistics.latencies import PutTimes, latency_buckets
 from cometmq.broker.storing.log_syncs import (
     LendableAnswers,
-    LogSyncs,
     NativeSyncer,
     NativeSyncs,
     SlowSyncs,
@@ -39,7 +38,7 @@ class Sends:
         self._flusher = store.upkeep.flusher
         self._clock = clock
         self._wake = wake
-        self.syncs: LogSyncs = (
+        self.syncs: WorkerSyncs | NativeSyncs = (
             WorkerSyncs(flush_worker, self._synced)
             if syncer is None
             else NativeSyncs(syncer, self._synced)
@@ -48,16 +47,12 @@ class Sends:
         self.is_stopped = False
         """Whether no sync may start, because the log is being truncated."""
         self.waiting_count = 0
-        """Number of sends that wait for the disk or a slave, as of the last commit, flush or
-        acknowledgement.
-        """
+        """Sends that wait for the disk or a slave, as of the last commit, flush or answer."""
         self._begun: Batch | None = None  # the commit that `note_written` has noted
         self._since_ms: int | None = None  # the oldest send that no sync covers yet
         self.put_times = PutTimes(lambda: store.counters.put_count)
         self.put_seconds = latency_buckets()
-        """Time from a put to its answer; each message of a commit counts with the time of the
-        oldest one.
-        """
+        """Time from a put to its answer; all of a commit count with that of the oldest."""
         self.sync_seconds = latency_buckets()
 
     @property
@@ -76,8 +71,8 @@ class Sends:
         if self.waiting_count:
             if self._since_ms is None:
                 self._since_ms = self._clock.monotonic_ms()
-            if self._start(is_forced=False) and self.syncs.can_answer:
-                self._lend_answers(batch.end)
+            if self._start(is_forced=False) and isinstance(self.syncs, NativeSyncs):
+                self._lend_answers(self.syncs, batch.end)
 
     def note_commit(self, batch: Batch | None, spent_s: float) -> None:
         """Count the sends of a commit as answered or waiting."""
@@ -159,7 +154,7 @@ class Sends:
         self.syncs.start(job, since_ms)
         return True
 
-    def _lend_answers(self, offset: int) -> None:
+    def _lend_answers(self, syncs: NativeSyncs, offset: int) -> None:
         """Lend the answers of the commit that ends at `offset` to the sync thread, if possible."""
         dones, is_all = self._pending.flushing(offset)
         lent = []
@@ -170,7 +165,7 @@ class Sends:
             else:
                 lent.append(answers)
         for answers in lent:
-            self.syncs.lend(answers, is_all=is_all)
+            syncs.lend(answers, is_all=is_all)
 
     def _synced(self, sync: Sync, error: Exception | None) -> None:
         self._flusher.done(sync.job, error)

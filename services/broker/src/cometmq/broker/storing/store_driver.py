@@ -11,7 +11,7 @@ Hot path: `put` is one call and one test per message; everything else is done pe
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -68,9 +68,7 @@ class StoreDriver:
         turn: Turn | None = None,
         syncer: NativeSyncer | None = None,
     ) -> None:
-        """`syncer` syncs the log in place of a worker thread; it requires a store on an
-        `OsDisk`.
-        """
+        """`syncer` syncs the log instead of a worker thread; it needs an `OsDisk`."""
         self.turn = turn or Turn()
         self.store = store
         self._writer = store.writer
@@ -101,9 +99,7 @@ class StoreDriver:
             self._schedule()
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Stage `count` requests of a source, from number `first` on
-        (`cometmq.store.writing.runs`).
-        """
+        """Stage requests of a source (`cometmq.store.writing.runs`), from number `first` on."""
         staged_bytes = self._writer.put_run(source, first, count, staged_bytes)
         if not self.is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
@@ -114,23 +110,17 @@ class StoreDriver:
         self._schedule()
 
     def delete_topic(self, topic: str) -> asyncio.Future[PutResult]:
-        """Delete the queues of a topic, here and, by a record in the log (mark), in all copies;
-        return the outcome of the mark.
-        """
-        self.commit()
-        stored: asyncio.Future[PutResult] = self._loop.create_future()
-        batch = self.store.delete_topic(topic, stored.set_result)
-        self._note_commit(batch, time.perf_counter())
-        return stored
+        """Delete a topic's queues, in all copies by a record (mark); return its outcome."""
+        return self._mark(partial(self.store.delete_topic, topic))
 
     def trim_queue(self, topic: str, queue_id: int, queue_offset: int) -> asyncio.Future[PutResult]:
-        """Delete the messages of a queue before an offset, here and, by a record in the log (mark),
-        in all copies; return the outcome of the mark.
-        """
+        """Delete the messages of a queue before an offset as `delete_topic` deletes all."""
+        return self._mark(partial(self.store.trim_queue, topic, queue_id, queue_offset))
+
+    def _mark(self, store: Callable[[PutDone], Batch | None]) -> asyncio.Future[PutResult]:
         self.commit()
         stored: asyncio.Future[PutResult] = self._loop.create_future()
-        batch = self.store.trim_queue(topic, queue_id, queue_offset, stored.set_result)
-        self._note_commit(batch, time.perf_counter())
+        self._note_commit(store(stored.set_result), time.perf_counter())
         return stored
 
     def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Steps[None]:
@@ -157,7 +147,7 @@ class StoreDriver:
                 # own, because both together take twice as long.
                 self.is_scheduled = bool(self._writer.appender.staged_count)
                 if self.is_scheduled:
-                    self._loop.call_soon(self._commit_in_turn)
+                    self._loop.call_soon(self._commit_some)
             while self._writer.appender.staged_bytes > STAGED_BYTES_MAX:
                 yield
                 self._commit_some()
@@ -165,7 +155,12 @@ class StoreDriver:
                 yield
 
     def _commit_some(self) -> None:
-        """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones."""
+        """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones.
+
+        While a large batch is being placed, `put_large` commits them after its last step.
+        """
+        if self._writer.placing is not None:
+            return
         self.commit(bytes_max=COMMIT_BYTES_MAX)
         if self._writer.appender.staged_count and not self.is_scheduled:
             self._schedule()
@@ -249,9 +244,7 @@ class StoreDriver:
             self._index()
 
     def confirm(self, offset: int) -> None:
-        """Make the log visible to readers up to this offset, wake held pulls, and answer the sends
-        that were waiting for it.
-        """
+        """Make the log visible up to this offset; wake pulls, answer sends that waited."""
         self.store.publisher.confirm(offset)
         self.sends.note_replicated(offset)
         self._wake.fire()
@@ -333,7 +326,7 @@ class StoreDriver:
         if count == 1 and self._writer.placing is None:
             self.commit()
         elif count:
-            self._loop.call_soon(self._commit_in_turn)
+            self._loop.call_soon(self._commit_some)
         else:
             self.is_scheduled = False
 
@@ -343,7 +336,7 @@ class StoreDriver:
             self._staged_s = time.perf_counter()
             # The loop first serves the other sockets that are readable now, so that their messages
             # share this commit.
-            self._loop.call_soon(self._commit_in_turn)
+            self._loop.call_soon(self._commit_some)
         # Nothing else bounds what one turn stages.
         elif not self._is_committing:
             staged_bytes = self._writer.appender.staged_bytes
@@ -354,8 +347,3 @@ class StoreDriver:
                 self.is_full = True
                 if staged_bytes > 2 * PLACING_BYTES_MAX:
                     self.commit()
-
-    def _commit_in_turn(self) -> None:
-        if self._writer.placing is None:
-            self._commit_some()
-        # otherwise `put_large` commits what has been staged, after its last step

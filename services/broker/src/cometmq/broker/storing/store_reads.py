@@ -141,10 +141,10 @@ class StoreReads:
           and can return a partial result.
         """
         search = Search(
-            lookup,
-            done,
-            failed,
             call,
+            failed,
+            lookup=lookup,
+            done=done,
             is_part_of_put=is_part_of_put,
             may_end_early=may_end_early,
         )
@@ -170,9 +170,7 @@ class StoreReads:
         future.cancel()
 
     def _release(self, request: Request) -> None:
-        """Forget the partial result of a request that has ended; let the others go on if they
-        waited for it.
-        """
+        """Forget the partial result of a request that has ended, and let others go on."""
         if isinstance(request, Search) and self._partial.end(request):
             self._has_share()
             self._start()
@@ -276,9 +274,7 @@ class StoreReads:
         return future
 
     def _start(self) -> None:
-        """Pass jobs to the thread, at most RUNNING_MAX: with one in its own queue,
-        it is never idle.
-        """
+        """Pass up to RUNNING_MAX jobs to the thread, so that it is never idle."""
         while self._running_count < RUNNING_MAX and (next_job := self._jobs.pop()) is not None:
             request, job, future = next_job
             if request.is_over or self._is_abandoned(request):

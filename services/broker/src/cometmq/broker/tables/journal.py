@@ -26,7 +26,7 @@ noting changes until a retry has written them.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -39,9 +39,6 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.worker import Worker
 from cometmq.store.disk import Disk
 from cometmq.store.journal import FILE_BYTES, Kind, Position, encode_changes, encode_marks
-
-SYNC_INTERVAL_MS: Final = 500
-RETRY_INTERVAL_MS: Final = 1_000
 
 
 class Journaled(Saved, Protocol):
@@ -197,9 +194,7 @@ class Journal:
         self.write(position)
 
     def count(self, counter: Counter | None) -> None:
-        """From now on, let `counter` number this broker's own changes and give them positions; with
-        None, write no positions.
-        """
+        """Let `counter` give this broker's own changes their positions; None: no positions."""
         self._counter = counter
 
     def retry(self) -> None:
@@ -291,9 +286,7 @@ class Journal:
         self.write()
 
     def saved(self, name: str) -> None:
-        """Record that a file now has the content that was marked last; delete journal files that
-        are now obsolete.
-        """
+        """Record that a file has the content marked last; delete obsolete journal files."""
         if not self._marks.marks.get(name):
             return
         if not self._marks.are_new:

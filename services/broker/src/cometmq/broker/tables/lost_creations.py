@@ -27,9 +27,7 @@ MESSAGES_MAX: Final = 50_000
 synced twice a second, so older messages do not matter.
 """
 SPAN_BYTES_MAX: Final = 256 << 10
-"""Maximum number of bytes of the log that one read covers; a read for each message
-took three times as long.
-"""
+"""Maximum number of bytes of one read; a read for each message took three times as long."""
 GAP_BYTES_MAX: Final = 16 << 10  # between two of them, of records that are not needed
 _STEP: Final = 1_024  # entries that are in memory at a time
 

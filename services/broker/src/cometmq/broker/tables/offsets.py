@@ -34,9 +34,7 @@ from cometmq.store.json_config import JsonTable
 
 
 class UnknownOffsets:
-    """The offsets whose group or queue did not exist when they were committed; `check` bounds
-    them.
-    """
+    """Offsets whose group or queue did not exist at their commit; `check` bounds them."""
 
     def __init__(self, topics: Topics, groups: Groups) -> None:
         self._topics = topics
@@ -91,9 +89,7 @@ NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class OffsetIndex:
-    """Counts the entries of the table of offsets by group and topic; an entry is
-    one queue's offset.
-    """
+    """Counts the offsets of queues by group and topic."""
 
     __slots__ = ("_group_counts", "_groups", "_topics", "count")
 
@@ -286,9 +282,7 @@ class Offsets:
         self._noted[key] = {queue_id: offset}
 
     def overwrite(self, table: OffsetTable) -> None:
-        """Take over all offsets in `table`; leave groups and topics that are not in it
-        unchanged.
-        """
+        """Take over all offsets in `table`; leave other groups and topics unchanged."""
         for key, queues in _valid_table(table).items():
             known = self.table.get(key)
             if known == queues:
@@ -394,9 +388,7 @@ class Offsets:
 
 
 def _valid_table(table: OffsetTable) -> OffsetTable:
-    """Remove negative offsets, which a Java broker's table may contain: they mean
-    "never committed".
-    """
+    """Remove negative offsets, which mean "never committed" in a Java broker's table."""
     found = {
         key: {queue: offset for queue, offset in queues.items() if valid(offset) is not None}
         for key, queues in table.items()
@@ -405,9 +397,7 @@ def _valid_table(table: OffsetTable) -> OffsetTable:
 
 
 def _pieces(offsets: Iterable[tuple[str, Mapping[int, int | None]]]) -> Iterator[bytes]:
-    """Yield the JSON of offsets in pieces of bounded size; yield nothing if there are no
-    offsets.
-    """
+    """Yield the JSON of offsets in pieces of bounded size, none without offsets."""
     piece: dict[str, Mapping[int, int | None]] = {}
     count = chars = 0
     for key, queues in offsets:

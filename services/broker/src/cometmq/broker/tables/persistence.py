@@ -61,9 +61,7 @@ class TableSaver:
         return self._saver.failed_count
 
     def request(self, table: Saved) -> None:
-        """Schedule a save of a table; the file gets the table's content at the time of the
-        write.
-        """
+        """Schedule a save of a table, with its content at the time of the write."""
         if table.file is not None:
             self._saver.request(table.file.path, partial(self._begin, table))
 
@@ -99,11 +97,7 @@ def _digest(data: bytes) -> Steps[str]:
     return digest.hexdigest()
 
 
-class _Dirty(Protocol):
-    is_dirty: bool
-
-
-def clean_after(table: _Dirty, encoding: Steps[bytes]) -> Steps[bytes]:
+def clean_after(table: Any, encoding: Steps[bytes]) -> Steps[bytes]:
     """Clear `is_dirty`, then run the encoding; set `is_dirty` again if it does not complete."""
     table.is_dirty = False
     is_whole = False

@@ -88,9 +88,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return True
 
     def disable(self, name: str) -> bool:
-        """Disable a group until an administrator enables it again; return whether this changed
-        it.
-        """
+        """Disable a group until an administrator enables it; return whether it was enabled."""
         config = self.table.get(name)
         if config is None or not config.consume_enable:
             return False

@@ -130,9 +130,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         auto_create: bool = True,
         admit: Admit = lambda *_counts: None,
     ) -> TopicConfig | None:
-        """Return the topic, creating it from the default topic if necessary; None if that is not
-        allowed.
-        """
+        """Return the topic, created from the default topic if necessary; None if forbidden."""
         known = self.table.get(topic)
         if known is not None:
             return known

@@ -139,9 +139,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         version: DataVersion,
         others: dict[str, Any] | UnsetType = UNSET,
     ) -> Steps[None]:
-        """Replace the configurations with another broker's in steps, and last the version and the
-        unknown members of the table.
-        """
+        """Replace the configurations in steps, last the version and unknown members."""
         kept: set[str] = set()
         for part in parts:
             changed = [name for name, config in part.items() if self.table.get(name) != config]

@@ -12,11 +12,11 @@ offset of one half message. RocketMQ 5 joins several offsets with commas; both f
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.messages import without_delay
+from cometmq.broker.messages import again, without_delay
 from cometmq.remoting.command import Call
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.integers import whole
@@ -36,8 +36,8 @@ from cometmq.remoting.names import (
     OP_TAG,
     SET_ASIDE,
 )
-from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
+from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 
 COUNT_MAX: Final = 4_096
@@ -71,9 +71,7 @@ class RecentHalves:
         self._count_max = count_max
         self._halves: OrderedDict[int, RecentHalf] = OrderedDict()
         self.clear_count = 0
-        """How often `clear` was called. The native lane compares it, to forget its
-        own half messages.
-        """
+        """How often `clear` was called; the native lane then forgets its half messages."""
 
     def __len__(self) -> int:
         return len(self._halves)
@@ -137,26 +135,8 @@ def real_place(half: MessageRecord) -> tuple[str, int] | None:
     return topic, queue_id
 
 
-class Half(Protocol):
-    """A half message that is stored in the log."""
-
-    @property
-    def queue_id(self) -> int: ...
-
-    @property
-    def queue_offset(self) -> int:
-        """Position in the half topic's queue."""
-
-    @property
-    def physical_offset(self) -> int:
-        """Position in the log."""
-
-    @property
-    def size(self) -> int:
-        """Size of its record in bytes."""
-
-    def to_new_message(self) -> NewMessage:
-        """Build a new message, to be stored again."""
+Half: TypeAlias = RecentHalf | MessageRecord
+"""A half message that is stored in the log."""
 
 
 def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
@@ -194,28 +174,18 @@ def op(half: Half, *, host: bytes, now_ms: int, is_aside: bool = False) -> NewMe
 
 
 def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return the copy to store when a half message is set aside, because no producer reported its
-    outcome.
-    """
-    message = half.to_new_message()
-    message.topic = CHECK_MAX_TIME_TOPIC
-    message.queue_id = 0
-    message.store_host = host
-    message.wait = True
+    """Return the copy of a half message that is set aside for want of an outcome."""
+    message = again(half, CHECK_MAX_TIME_TOPIC, 0, host=host, wait=True)
+    message.prepared_offset = half.prepared_offset
     return message
 
 
 def resumed(record: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return a copy of a half message, which may have been set aside, with its check count
-    reset.
-    """
-    message = record.to_new_message()
-    message.topic = HALF_TOPIC
-    message.queue_id = HALF_QUEUE_ID
-    message.store_host = host
+    """Return a copy of a half message, perhaps set aside, with its check count reset."""
+    message = again(record, HALF_TOPIC, HALF_QUEUE_ID, host=host, wait=True)
+    message.prepared_offset = record.prepared_offset
     name = PropertyKey.TRANSACTION_CHECK_TIMES
     message.properties = append_property(without_property(message.properties, name), name, "0")
-    message.wait = True
     return message
 
 
@@ -313,24 +283,11 @@ class Transactions:
         """By queue offset: the pending requests. Requests to set a half message aside are under the
         complement of its offset, so that a commit does not share their result.
         """
-        self._outcomes = dict.fromkeys(Outcome, 0)
+        self.outcomes = dict.fromkeys(Outcome, 0)
         self.prepared_count = 0
         self.repeated_count = 0  # requests to end a half message that another request has ended
         self.asked_count = 0
         self.unasked_count = 0  # checks for which no producer of the group was connected
-
-    @property
-    def committed_count(self) -> int:
-        return self._outcomes[Outcome.COMMITTED]
-
-    @property
-    def rolled_back_count(self) -> int:
-        return self._outcomes[Outcome.ROLLED_BACK]
-
-    @property
-    def aside_count(self) -> int:
-        """The number of half messages moved to TRANS_CHECK_MAX_TIME_TOPIC."""
-        return self._outcomes[Outcome.SET_ASIDE]
 
     def is_closed(self, half_offset: int) -> bool:
         """Return whether the half message has ended or was set aside: it needs no check."""
@@ -365,7 +322,7 @@ class Transactions:
         is_aside = outcome is Outcome.SET_ASIDE
         if is_stored:
             (self._aside if is_aside else self.ended).add(half_offset)
-            self._outcomes[outcome] += 1
+            self.outcomes[outcome] += 1
         return self._in_flight.pop(~half_offset if is_aside else half_offset)
 
     def begin_ends(self, half_offsets: Sequence[int]) -> bool:
@@ -388,7 +345,7 @@ class Transactions:
             if outcome is not None:
                 self.ended.add(offset)
         if outcome is not None:
-            self._outcomes[outcome] += len(half_offsets)
+            self.outcomes[outcome] += len(half_offsets)
         return waiting
 
     def restart(self) -> None:
@@ -408,19 +365,7 @@ class Transactions:
             self.ended.add(offset)
 
 
-class Stored(Protocol):
-    """The part of the store that reads half and op messages."""
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
-
-    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find the record at this log offset; None if there is no valid record."""
-
-    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the log position of a queue's message."""
-
-
-def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | None]:
+def stored_half(store: Reader, physical_offset: int) -> Lookup[MessageRecord | None]:
     """Find the record at an offset that a client has sent; it need not be a half message.
 
     A half message is returned only if its queue entry refers to this offset: the body of another
@@ -433,7 +378,7 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
     return record if place == physical_offset else None
 
 
-def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
+def ended_since(store: Reader, op_offset: int) -> Lookup[list[int]]:
     """Find the half messages ended, not set aside, by the op messages at or after a queue offset.
     Of these op messages, read only the newest _RECALLED_OPS_MAX.
     """

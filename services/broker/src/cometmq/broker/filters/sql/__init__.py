@@ -125,9 +125,7 @@ def compile_sql(expression: str) -> SqlFilter:
 
 
 def compiling(expression: str) -> Iterator[None]:
-    """Compile an expression in steps, yielding after each; afterwards `compile_sql`
-    finds the result in its cache.
-    """
+    """Compile an expression in steps into the cache of `compile_sql`."""
     from cometmq.broker.filters.sql.parser import parsing  # noqa: PLC0415  # 45 ms, see above
 
     try:

@@ -196,9 +196,7 @@ def invert(operand: Node) -> Invert:
 
 
 def as_condition(node: Node) -> Node:
-    """Return a node as a condition: a property becomes a Cast; raise SqlError for
-    other non-conditions.
-    """
+    """Return a node as a condition, a property as a Cast; raise SqlError for others."""
     if isinstance(node, Property):
         return Cast(node, 2)
     if not _is_condition(node):

@@ -44,9 +44,7 @@ class Paused(Exception):  # not an error: the same evaluation is repeated later
 
 
 class Allowance:
-    """The number of steps that one evaluation may still spend on long values; a
-    step takes about 2 ns.
-    """
+    """The steps of about 2 ns that one evaluation may still spend on long values."""
 
     __slots__ = ("steps",)
 
