@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,6 @@ HEADER = SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0, "")
 SUSPEND, SUBSCRIPTION = 2, 4
 PULL = PullMessage("G", "T", 1, 0, 32, SUSPEND | SUBSCRIPTION, 0, 20_000, 0, "*")
 NO_PERMISSION = 16
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with stored_broker(tmp_path) as broker:
-        yield broker
 
 
 def send(broker: Broker, text: str = "", **fields: Any) -> Reply:

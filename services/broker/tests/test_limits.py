@@ -15,7 +15,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import clients
 from cometmq.broker.handlers.recalls import recall_message
 from cometmq.broker.handlers.send import batch_parts
-from cometmq.broker.handlers.subscription_groups import update_and_create_subscriptiongroup_list
+from cometmq.broker.handlers.topics import update_and_create_subscriptiongroup_list
 from cometmq.broker.limits import BATCH_MESSAGES, GROUPS, LIMITS, OFFSETS, TOPICS, UNKNOWN_OFFSETS
 from cometmq.broker.storing.large_puts import UnderWay
 from cometmq.remoting.bodies.dialect import encode_json
@@ -529,7 +529,7 @@ async def test_an_administrator_cannot_overfill_a_table_either(broker: Broker) -
 
 
 async def clients_answer(broker: Broker, call: Call[Any]) -> Any:
-    from cometmq.broker.handlers.subscription_groups import update_and_create_subscriptiongroup
+    from cometmq.broker.handlers.topics import update_and_create_subscriptiongroup
 
     return await update_and_create_subscriptiongroup(broker, call)
 

@@ -13,7 +13,7 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.results import PutDone, PutResult, PutStatus
 
-from .conftest import LEVEL, LEVELS, FakeStore, service, step
+from .conftest import LEVEL, FakeStore, service, step
 
 
 def test_messages_move_when_due_and_not_before(store: FakeStore, path: str) -> None:
@@ -290,18 +290,6 @@ def test_after_a_crash_copies_in_the_log_are_not_delivered_again(
     assert recovered.positions.offsets() == {LEVEL: 2}
 
 
-def test_a_clean_stop_saves_every_position(store: FakeStore, path: str) -> None:
-    store.add("a", 0)
-    delays = service(store, path)
-    step(delays, store, 10_000)
-
-    store.flushed_offset = store.end
-    delays.save_at_end()
-    step(service(store, path), store, 20_000)
-
-    assert store.delivered == ["a"]
-
-
 def test_a_stop_on_a_disk_that_fails_saves_no_position_of_an_unsynced_copy(
     store: FakeStore, path: str
 ) -> None:
@@ -359,7 +347,3 @@ def test_a_backlog_does_not_hold_up_a_stop(store: FakeStore, path: str) -> None:
 
     assert len(store.delivered) == BATCH_COUNT_MAX
     assert delays.positions.offsets() == {LEVEL: BATCH_COUNT_MAX}
-
-
-def test_levels_are_clamped() -> None:
-    assert [LEVELS.clamp(level) for level in (1, 2, 3, 99)] == [1, 2, 2, 2]

@@ -307,7 +307,7 @@ def test_the_log_has_one_line_a_minute(broker: Broker) -> None:
         def warning(self, event: str, **details: Any) -> None:
             lines.append(details)
 
-    broker.deferred.parking._log = Recorder()  # type: ignore[assignment]
+    broker.deferred.parking.log = Recorder()  # type: ignore[assignment]
     for _ in range(3):
         put_delayed(broker, b"bad", topic="De\x02leted")
     step(broker)

@@ -13,7 +13,7 @@ from cometmq.broker.filters.compiling import (
     Shares,
     Who,
 )
-from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql, is_compiled
+from cometmq.broker.filters.sql import CHARS_MAX, compile_sql, is_compiled
 from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.sql.parser import PART_TOKENS
@@ -55,14 +55,6 @@ def long_text(name: str) -> str:
     return text[: text.rindex(" OR", 0, CHARS_MAX)]
 
 
-def test_a_short_expression_is_compiled_at_once(rig: Rig) -> None:
-    done: list[bool] = []
-    rig.compiler.when_ready("short = 1", lambda: done.append(True), A)
-    assert done == [True]
-    rig.compiler.check("short = 2", A)
-    assert not rig.turns
-
-
 def test_expressions_wait_while_the_parser_is_imported() -> None:
     rig, loads, done = Rig(), list[Callable[[], None]](), list[str]()
     compiler = Compiler(rig.clock.now_ms, rig.turns.append, loads.append)
@@ -88,24 +80,6 @@ def test_a_long_expression_is_compiled_in_steps(rig: Rig) -> None:
     assert done == [True]
     assert turn_count > 4 * text.count("OR") // PART_TOKENS - 2
     assert compile_sql(text).matches({"parts": "1"})
-    rig.compiler.check(text, A)
-
-
-def test_the_error_of_a_long_expression_is_cached(rig: Rig) -> None:
-    text = long_text("wrong") + " OR"
-    rig.compiler.when_ready(text, lambda: None, A)
-    rig.run()
-    assert is_compiled(text)
-    with pytest.raises(SqlError, match="Encountered"):
-        compile_sql(text)
-
-
-def test_a_synchronous_caller_has_to_retry(rig: Rig) -> None:
-    text = long_text("again")
-    for _ in range(2):
-        with pytest.raises(SystemBusy, match="COMPILING_FILTER"):
-            rig.compiler.check(text, A)
-    rig.run()
     rig.compiler.check(text, A)
 
 
@@ -219,8 +193,3 @@ def test_connections_with_their_whole_share_take_no_memory() -> None:
     assert len(shares) < 50
     shares.charge(A, 1 << 30, 1_000)
     assert shares.left(A, 1_000) < 0 < shares.left(A, 60_000)
-
-
-def test_a_too_long_expression_is_refused_at_once(rig: Rig) -> None:
-    rig.compiler.check("x" * (CHARS_MAX + 1), A)
-    assert not rig.turns

@@ -11,13 +11,12 @@ from cometmq.broker.filters.records import (
     NAMES_MAX,
     VERDICT_BYTES_MAX,
     reader,
-    retry_record_filter,
     sql_record_filter,
 )
 from cometmq.broker.filters.sql import SqlFilter, compile_sql
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import parse_properties
-from cometmq.remoting.message.record import property_bytes, scan_record
+from cometmq.remoting.message.record import property_bytes
 
 
 def record(properties: str, *, host: bytes = bytes(8), body: bytes = b"body") -> bytes:
@@ -35,32 +34,11 @@ def record(properties: str, *, host: bytes = bytes(8), body: bytes = b"body") ->
     return encode_record(message, 0, 0, 2)
 
 
-@given(st.text("abc\x01\x02", max_size=30), st.sampled_from(["a", "ab", "c"]))
-def test_a_property_equals_that_of_a_full_parse(text: str, name: str) -> None:
-    assert reader([name])(text.encode()) == [parse_properties(text).get(name)]
-
-
 @given(st.text("abc\x01\x02", max_size=30))
 def test_many_properties_equal_those_of_a_full_parse(text: str) -> None:
     names = ["a", "ab", "c", *(f"x{number}" for number in range(NAMES_MAX))]
     found = parse_properties(text)
     assert reader(names)(text.encode()) == [found.get(name) for name in names]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 10_000])
-def test_empty_pairs_are_skipped(count: int) -> None:
-    """A property string of 32 KB may contain 10,000 empty pairs, which are removed in bulk."""
-    empty = b"a\x01\x02" * count
-    assert reader(["a"])(empty) == [None]
-    assert reader(["a"])(b"a\x01x\x02" + empty + b"b\x01y") == ["x"]
-
-
-@pytest.mark.parametrize("host", [bytes(8), bytes(20)])
-@pytest.mark.parametrize("body", [b"", b"x" * 70_000])
-def test_the_text_is_found_after_every_body_and_host(host: bytes, body: bytes) -> None:
-    stored = record("a\x01é", host=host, body=body)
-    assert property_bytes(stored) == scan_record(stored).properties == "a\x01é".encode()
-    assert property_bytes(memoryview(stored)) == "a\x01é".encode()
 
 
 @given(st.integers(0, 120), st.integers(0, 255))
@@ -69,23 +47,6 @@ def test_a_damaged_record_raises_nothing(at: int, value: int) -> None:
     stored[at % len(stored)] = value
     assert isinstance(property_bytes(bytes(stored)), bytes)
     assert property_bytes(bytes(stored[:at])) in bytes(stored)
-
-
-def test_an_expression_is_applied_to_a_record() -> None:
-    wanted = sql_record_filter(compile_sql("a > 5 AND b = 'é'"))
-    assert wanted.matches(memoryview(record("a\x016\x02b\x01é")))
-    assert not wanted.matches(record("a\x015\x02b\x01é"))
-    assert not wanted.matches(record(""))
-    assert not wanted.matches(b"")
-
-
-def test_a_retry_is_filtered_by_the_expression_for_its_first_topic() -> None:
-    filters: dict[str, SqlFilter] = {"T": compile_sql("a = 1")}
-    wanted = retry_record_filter(filters.get)
-    assert wanted.matches(record("RETRY_TOPIC\x01T\x02a\x011"))
-    assert not wanted.matches(record("RETRY_TOPIC\x01T\x02a\x012"))
-    assert wanted.matches(record("RETRY_TOPIC\x01other\x02a\x012"))
-    assert wanted.matches(record("a\x012"))
 
 
 def counted(expression: str) -> tuple[SqlFilter, list[Any]]:
@@ -99,20 +60,6 @@ def counted(expression: str) -> tuple[SqlFilter, list[Any]]:
 
     sql.matches_values = note
     return sql, asked
-
-
-def test_verdicts_are_cached() -> None:
-    sql, asked = counted("a > 5 AND b = 'x'")
-    wanted = sql_record_filter(sql)
-    for number in range(3):
-        assert wanted.matches(record(f"KEYS\x01{number}\x02b\x01x\x02a\x016"))
-        assert not wanted.matches(record(f"a\x014\x02KEYS\x01{number}\x02b\x01x"))
-    assert asked == [["6", "x"], ["4", "x"]]
-
-
-def test_filters_do_not_share_verdicts() -> None:
-    assert sql_record_filter(SqlFilter("a > 5")).matches(record("a\x016"))
-    assert not sql_record_filter(SqlFilter("a > 6")).matches(record("a\x016"))
 
 
 def test_verdicts_about_long_values_are_not_cached() -> None:

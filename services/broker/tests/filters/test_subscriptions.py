@@ -56,34 +56,6 @@ def expression(filters: FilterSubscriptions) -> str | None:
     return None if found is None else found.expression
 
 
-def test_tag_subscriptions_are_not_stored() -> None:
-    filters = table()
-    filters.register("G", [tags(), sql("")])
-    assert filters.get("T", "G") is None
-    assert not filters.is_dirty
-
-
-def test_a_filter_is_kept_compiled() -> None:
-    filters = table()
-    filters.register("G", [sql("a > 5")])
-    found = filters.get("T", "G")
-    assert found is not None
-    compiled = found.compiled()
-    assert compiled is not None
-    assert compiled.matches({"a": "6"})
-    assert filters.get("T", "other") is filters.get("other", "G") is None
-
-
-def test_an_invalid_filter_removes_its_predecessor() -> None:
-    filters = table()
-    filters.register("G", [sql("a >")])
-    assert expression(filters) is None
-    filters.register("G", [sql("a > 5", version=2)])
-    filters.register("G", [sql("a >", version=3)])
-    assert expression(filters) is None
-    assert filters.count == 0
-
-
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_another_expression_replaces_a_filter_whatever_its_version(version: int) -> None:
     """The group decides which of its members' subscriptions is the newest."""
@@ -95,31 +67,6 @@ def test_another_expression_replaces_a_filter_whatever_its_version(version: int)
     found = filters.get("T", "G")
     assert found is not None
     assert (found.expression, found.client_version) == ("b > 5", version)
-
-
-def test_the_same_expression_takes_the_later_version() -> None:
-    clock = FakeClock()
-    filters = table(clock)
-    filters.register("G", [sql("a > 5", version=5)])
-    before = filters.get("T", "G")
-    clock.advance(1_000)
-    filters.register("G", [sql("a > 5", version=6)])
-    assert filters.get("T", "G") is before
-    assert before is not None
-    assert before.client_version == 6
-
-
-def test_filters_are_marked_dead_and_revived_with_their_group() -> None:
-    filters = table()
-    filters.register("G", [sql("a > 5")])
-    filters.unregister("G")
-    found = filters.get("T", "G")
-    assert found is not None
-    assert found.is_dead
-    filters.register("G", [sql("a > 5")])
-    assert not found.is_dead
-    filters.register("G", [tags("other")])
-    assert found.is_dead
 
 
 def test_dead_filters_are_deleted_after_a_day() -> None:

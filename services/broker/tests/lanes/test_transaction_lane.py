@@ -143,8 +143,7 @@ def transactions_of(broker: ScriptedBroker) -> dict[str, Any]:
     count = len(broker.queue_entries().get((HALF_TOPIC, 0), (0, []))[1])
     return {
         "prepared": known.prepared_count,
-        "committed": known.committed_count,
-        "rolled back": known.rolled_back_count,
+        **{one.value: count for one, count in known.outcomes.items()},
         "repeated": known.repeated_count,
         "ending": len(known._in_flight),
         "ended": [offset for offset in range(count) if offset in known.ended],

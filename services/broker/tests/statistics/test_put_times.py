@@ -36,10 +36,3 @@ def test_the_last_whole_minute_is_shown() -> None:
     assert times.percentile(0.99) == 0
     assert sum(times.classes().values()) == 0
     assert times.max_ms == 70
-
-
-def test_latencies_added_before_the_put_count_are_harmless() -> None:
-    times = PutTimes(lambda: 0)
-    times.add(5, 3)
-
-    assert (times.classes()["<=0ms"], times.classes()["0~10ms"]) == (0, 3)

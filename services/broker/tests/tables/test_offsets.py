@@ -5,20 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.broker.tables.offsets import OFFSET_MAX, Offsets, offset_file
+from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.remoting.bodies.large import PART_ENTRIES
 from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.incremental import finish
-
-
-def test_the_last_commit_wins_also_backwards() -> None:
-    offsets = Offsets()
-    offsets.commit("g", "t", 3, 10)
-    offsets.commit("g", "t", 3, 4)
-
-    assert offsets.committed("g", "t", 3) == 4
-    assert offsets.committed("g", "t", 0) is None
-    assert offsets.committed("other", "t", 3) is None
 
 
 def test_groups_and_topics_are_indexed() -> None:
@@ -101,28 +91,6 @@ def test_an_unchanged_commit_is_not_saved() -> None:
     assert offsets.is_dirty
 
 
-def test_a_negative_offset_means_that_nothing_is_committed() -> None:
-    offsets = Offsets()
-    offsets.commit("G", "T", 0, 7)
-    offsets.commit("G", "T", 1, 9)
-    for odd in (-1, -5, -(1 << 63)):
-        offsets.commit("G", "T", 0, odd)
-        assert offsets.committed("G", "T", 0) is None
-    assert offsets.queues("G", "T") == {1: 9}
-    offsets.commit("G", "T", 1, -1)
-    assert (offsets.table, offsets.index.topics_of("G"), offsets.index.groups_of("T")) == (
-        {},
-        set(),
-        set(),
-    )
-
-
-def test_an_offset_beyond_every_queue_is_kept_as_in_rocketmq() -> None:
-    offsets = Offsets()
-    offsets.commit("G", "T", 0, OFFSET_MAX)
-    assert offsets.committed("G", "T", 0) == OFFSET_MAX
-
-
 @pytest.mark.parametrize("odd", [-1, -(1 << 63), 1 << 63, 1 << 80])
 def test_odd_offsets_of_files_journals_and_other_brokers_are_left_out(
     tmp_path: Path, odd: int
@@ -141,14 +109,6 @@ def test_odd_offsets_of_files_journals_and_other_brokers_are_left_out(
         assert offsets.table == {"T@G": {1: 4}}
         assert offsets.index.topics_of("G") == {"T"}
         assert offsets.index.count == 1
-
-
-def test_a_removed_offset_reaches_the_journal() -> None:
-    offsets = Offsets()
-    offsets.commit("G", "T", 0, 7)
-    offsets.noted = lambda: None
-    offsets.commit("G", "T", 0, -1)
-    assert offsets.noted_changes() == [b'{"T@G":{"0":null}}']
 
 
 def test_a_copy_takes_more_offsets_than_its_own_clients_may_commit() -> None:

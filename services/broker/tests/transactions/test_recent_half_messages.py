@@ -12,14 +12,6 @@ def half(offset: int, *, body_bytes: int = 1) -> RecentHalf:
     return RecentHalf("P", ("T", 1), 0, offset, offset * 100, 200, message)
 
 
-def test_a_half_message_is_taken_once() -> None:
-    recent = RecentHalves()
-    recent.add(one := half(1))
-    assert recent.take(100) is one
-    assert recent.take(100) is None
-    assert one.to_new_message() is one.message
-
-
 def test_the_oldest_are_dropped_above_the_limit() -> None:
     recent = RecentHalves(count_max=2)
     for offset in range(3):
@@ -27,13 +19,6 @@ def test_the_oldest_are_dropped_above_the_limit() -> None:
     assert len(recent) == 2
     assert recent.take(0) is None
     assert recent.take(200) is not None
-
-
-def test_nothing_is_left_of_a_truncated_log() -> None:
-    recent = RecentHalves()
-    recent.add(half(1))
-    recent.clear()
-    assert recent.take(100) is None
 
 
 def test_large_bodies_are_not_kept() -> None:
