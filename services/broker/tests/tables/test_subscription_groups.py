@@ -8,6 +8,7 @@ import pytest
 
 from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import BOOT_GROUPS
 from cometmq.runtime.incremental import finish
 from cometmq.testing.broker.saves import Saves
 
@@ -20,6 +21,11 @@ def saves() -> Saves:
 @pytest.fixture
 def groups(saves: Saves) -> Groups:
     return Groups(clock_ms=lambda: 1_700_000_000_000, changed=saves)
+
+
+def test_the_groups_of_the_system_exist_from_the_start(groups: Groups) -> None:
+    assert set(groups.table) == set(BOOT_GROUPS)
+    assert groups.version.counter == 0
 
 
 def test_an_unknown_group_is_created_only_where_that_is_allowed(
@@ -35,6 +41,24 @@ def test_an_unknown_group_is_created_only_where_that_is_allowed(
     assert created.consume_broadcast_enable
     assert groups.find("G", auto_create=False) is created
     assert (saves.count, groups.version.counter) == (1, 1)
+
+
+def test_groups_of_the_system_are_created_even_if_others_are_not(groups: Groups) -> None:
+    assert groups.find("CID_RMQ_SYS_TRANS", auto_create=False) is not None
+
+
+def test_a_dangerous_name_is_never_created(groups: Groups) -> None:
+    assert groups.find("../G", auto_create=True) is None
+    assert "../G" not in groups.table
+
+
+def test_each_change_is_a_new_version(groups: Groups, saves: Saves) -> None:
+    groups.put(SubscriptionGroupConfig(group_name="G"))
+    groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
+    assert groups.remove("G")
+    assert not groups.remove("G")
+
+    assert (saves.count, groups.version.counter) == (3, 3)
 
 
 def test_disabling_a_group_twice_is_no_change(groups: Groups) -> None:

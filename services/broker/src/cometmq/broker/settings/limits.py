@@ -8,6 +8,11 @@ from msgspec import Meta
 from cometmq.broker.settings.copies import CopiesSettings
 from cometmq.remoting.setting_facts import MUTABLE, Positive
 
+Million = Annotated[int, Meta(ge=1, le=1_000_000), MUTABLE]
+Millions = Annotated[int, Meta(ge=1, le=10_000_000), MUTABLE]
+Bytes = Annotated[int, Meta(ge=1024), MUTABLE]
+Bound = Annotated[Positive, MUTABLE]
+
 
 class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
     """Limits on connections, unanswered requests, unread answer bytes, and tables."""
@@ -58,10 +63,7 @@ class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
         "without one, an address.",
     ] = 50
     topics_max: Annotated[
-        int,
-        Meta(ge=1, le=1_000_000),
-        MUTABLE,
-        "Maximum number of topics, with retry and dead-letter topics.",
+        Million, "Maximum number of topics, with retry and dead-letter topics."
     ] = 100_000
     queues_max: Annotated[
         int,
@@ -69,18 +71,13 @@ class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
         MUTABLE,
         "Maximum number of queues of all topics; each with messages takes 1 KB.",
     ] = 1_000_000
-    groups_max: Annotated[
-        int, Meta(ge=1, le=1_000_000), MUTABLE, "Maximum number of consumer groups."
-    ] = 50_000
+    groups_max: Annotated[Million, "Maximum number of consumer groups."] = 50_000
     offsets_max: Annotated[
-        int,
-        Meta(ge=1, le=10_000_000),
-        MUTABLE,
-        "Maximum number of committed offsets: about 600 MB with their names.",
+        Millions, "Maximum number of committed offsets: about 600 MB with their names."
     ] = 2_000_000
-    group_offsets_max: Annotated[
-        int, Meta(ge=1, le=10_000_000), MUTABLE, "Maximum number of committed offsets of one group."
-    ] = 200_000
+    group_offsets_max: Annotated[Millions, "Maximum number of committed offsets of one group."] = (
+        200_000
+    )
     unknown_offsets_max: Annotated[
         int,
         Meta(ge=0, le=10_000_000),
@@ -94,55 +91,37 @@ class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
         "Maximum number of recalled messages whose delay has not passed.",
     ] = 10_000
     queue_locks_max: Annotated[
-        int,
-        Meta(ge=1, le=10_000_000),
-        MUTABLE,
-        "Maximum number of queues locked by orderly consumers: about 100 MB.",
+        Millions, "Maximum number of queues locked by orderly consumers: about 100 MB."
     ] = 200_000
     lock_items_max: Annotated[
-        Positive, MUTABLE, "Maximum number of queues in one request that locks or unlocks."
+        Bound, "Maximum number of queues in one request that locks or unlocks."
     ] = 20_000
     registrations_max: Annotated[
-        int,
-        Meta(ge=1, le=10_000_000),
-        MUTABLE,
+        Millions,
         "Maximum number of groups of connected producers and consumers, counted per connection: "
         "about 300 MB.",
     ] = 200_000
     connection_registrations_max: Annotated[
-        Positive, MUTABLE, "Maximum number of groups that one connection registers."
+        Bound, "Maximum number of groups that one connection registers."
     ] = 25_000
-    heartbeat_groups_max: Annotated[
-        Positive, MUTABLE, "Maximum number of groups in one heartbeat."
-    ] = 1_000
+    heartbeat_groups_max: Annotated[Bound, "Maximum number of groups in one heartbeat."] = 1_000
     group_subscriptions_max: Annotated[
-        Positive, MUTABLE, "Maximum number of topics to which one group subscribes."
+        Bound, "Maximum number of topics to which one group subscribes."
     ] = 10_000
     subscription_bytes_max: Annotated[
-        int,
-        Meta(ge=1024),
-        MUTABLE,
-        "Maximum size of the subscriptions and client ids in all registrations.",
+        Bytes, "Maximum size of the subscriptions and client ids in all registrations."
     ] = 256 * 1024**2
     connection_subscription_bytes_max: Annotated[
-        int,
-        Meta(ge=1024),
-        MUTABLE,
-        "Maximum size of the subscriptions that one connection registers.",
+        Bytes, "Maximum size of the subscriptions that one connection registers."
     ] = 16 * 1024**2
     filters_max: Annotated[
-        int,
-        Meta(ge=1, le=1_000_000),
-        MUTABLE,
-        "Maximum number of SQL92 filters, with those of groups that left in the last day.",
+        Million, "Maximum number of SQL92 filters, with those of groups that left in the last day."
     ] = 10_000
-    filter_chars_max: Annotated[
-        int, Meta(ge=1024), MUTABLE, "Maximum number of characters of all SQL92 filters."
-    ] = 8 * 1024**2
+    filter_chars_max: Annotated[Bytes, "Maximum number of characters of all SQL92 filters."] = (
+        8 * 1024**2
+    )
     batch_messages_max: Annotated[
-        Positive,
-        MUTABLE,
-        "Maximum number of messages in one batch; maxMessageSize bounds its size.",
+        Bound, "Maximum number of messages in one batch; maxMessageSize bounds its size."
     ] = 65_536
     journal_bytes_max: Annotated[
         int,
