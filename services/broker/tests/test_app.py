@@ -56,11 +56,7 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("enableDLegerCommitLog", "true"),
-        ("brokerRole", "SLAVE"),
-    ],
+    ("name", "value"), [("enableDLegerCommitLog", "true"), ("brokerRole", "SLAVE")]
 )
 def test_unsupported_settings_are_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}={value}"):
@@ -284,9 +280,7 @@ async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
     assert not (tmp_path / "abort").exists()
 
 
-async def test_a_broker_that_no_name_server_lists_is_not_ready_and_says_why(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_that_no_name_server_lists_is_not_ready_and_says_why(tmp_path: Path) -> None:
     admin, address = AdminHttp(), f"127.0.0.1:{free_port()}"
     loaded = settings(
         listenPort="0",

@@ -16,10 +16,7 @@ from cometmq.broker.messages import (
 )
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.new_message import NewMessage, encode_record
-from cometmq.remoting.message.properties import (
-    index_keys,
-    parse_properties,
-)
+from cometmq.remoting.message.properties import index_keys, parse_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.store.writing.dispatcher import tag_and_keys
 

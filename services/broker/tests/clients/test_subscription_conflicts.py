@@ -50,11 +50,7 @@ def test_expressions_that_mean_the_same(one: SubscriptionData, other: Subscripti
             wants(f"{LONG}||A"),
             (f"A||{LONG}"[:TEXT_CHARS_MAX], LONG[:TEXT_CHARS_MAX]),
         ),
-        (
-            wants("x" * 999, kind="SQL92"),
-            wants("*"),
-            (f"SQL92 {'x' * 999}"[:TEXT_CHARS_MAX], "*"),
-        ),
+        (wants("x" * 999, kind="SQL92"), wants("*"), (f"SQL92 {'x' * 999}"[:TEXT_CHARS_MAX], "*")),
     ],
 )
 def test_expressions_that_differ(

@@ -14,15 +14,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.queues.queue_files import ENTRY, FILLER
 from cometmq.store.reads import Lookup
 
-from .conftest import (
-    DELAY_MS,
-    LEVEL,
-    BrokenQueue,
-    FakeQueue,
-    FakeStore,
-    service,
-    step,
-)
+from .conftest import DELAY_MS, LEVEL, BrokenQueue, FakeQueue, FakeStore, service, step
 
 
 def test_fillers_and_lost_records_are_skipped(store: FakeStore, path: str) -> None:

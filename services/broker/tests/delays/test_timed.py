@@ -177,9 +177,7 @@ async def test_steps_when_the_alarm_rings_deliver_in_time(
     broker.broker.store.close()
 
 
-async def test_a_message_passes_through_the_longest_levels_that_fit(
-    broker: ScriptedBroker,
-) -> None:
+async def test_a_message_passes_through_the_longest_levels_that_fit(broker: ScriptedBroker) -> None:
     due_ms = now_ms(broker) + 76_300
     send(broker, "a", TIMER_DELIVER_MS=due_ms, KEYS="k")
     levels = []

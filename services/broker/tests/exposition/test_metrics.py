@@ -30,8 +30,7 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
         broker.tables.offsets.commit("G", "T", 1, 1)
         for number, tags in enumerate("AB"):
             data = ConsumerData(
-                group_name="G",
-                subscription_data_set=[SubscriptionData(topic="T", sub_string=tags)],
+                group_name="G", subscription_data_set=[SubscriptionData(topic="T", sub_string=tags)]
             )
             broker.clients.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.filters import records
-from cometmq.broker.filters.records import (
-    NAMES_MAX,
-    VERDICT_BYTES_MAX,
-    reader,
-    sql_record_filter,
-)
+from cometmq.broker.filters.records import NAMES_MAX, VERDICT_BYTES_MAX, reader, sql_record_filter
 from cometmq.broker.filters.sql import SqlFilter, compile_sql
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import parse_properties

@@ -152,10 +152,7 @@ async def test_secrets_are_masked_without_tls(broker: Broker, exchange: Exchange
     assert (code, "length should longer than 6" in (remark or "")) == (209, True)
 
 
-@pytest.mark.parametrize(
-    ("code", "failed"),
-    [(50, 209), (51, 210), (53, 211), (52, 1), (54, 1)],
-)
+@pytest.mark.parametrize(("code", "failed"), [(50, 209), (51, 210), (53, 211), (52, 1), (54, 1)])
 async def test_without_access_control_everything_is_refused(code: int, failed: int) -> None:
     captured = exchanges(f"0{code}-*.jsonl", is_on=False) or exchanges(
         f"0{code}-*.jsonl", is_on=True

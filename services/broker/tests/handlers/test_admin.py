@@ -24,13 +24,7 @@ from cometmq.remoting.types import Language
 from cometmq.runtime import properties
 from cometmq.runtime.version import VERSION
 from cometmq.runtime.worker import Worker
-from cometmq.testing.broker import (
-    FakePeer,
-    MemoryStore,
-    expected_answer,
-    memory_broker,
-    replay,
-)
+from cometmq.testing.broker import FakePeer, MemoryStore, expected_answer, memory_broker, replay
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.broker.replay import Answer, answered_exchanges, name_of, serve
 from cometmq.testing.remoting.golden import Exchange
@@ -362,10 +356,7 @@ async def test_the_figures_name_the_reasons_why_messages_are_refused(
     ],
 )
 async def test_the_figures_name_damaged_messages(
-    damaged: tuple[int, int],
-    told: str | None,
-    store_folder: str,
-    monkeypatch: pytest.MonkeyPatch,
+    damaged: tuple[int, int], told: str | None, store_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore()
     size, count = damaged

@@ -25,13 +25,7 @@ from cometmq.remoting.errors import Overloaded, RequestTimeout
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
 from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, V4_9_4
-from cometmq.testing.broker import (
-    FakePeer,
-    RecordingLog,
-    expected_answer,
-    memory_broker,
-    replay,
-)
+from cometmq.testing.broker import FakePeer, RecordingLog, expected_answer, memory_broker, replay
 from cometmq.testing.broker.replay import name_of, serve
 from cometmq.testing.broker.stored import ask, call_with, stored_broker
 from cometmq.testing.remoting.golden import Exchange, load_exchanges

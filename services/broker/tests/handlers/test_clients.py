@@ -111,9 +111,7 @@ async def test_captured_queries_of_members(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", exchanges("046-*"), ids=name_of)
-async def test_captured_filter_checks_by_a_broker_without_sql(
-    exchange: Exchange,
-) -> None:
+async def test_captured_filter_checks_by_a_broker_without_sql(exchange: Exchange) -> None:
     """Only one of the captured brokers had SQL off; its refusal is the expected answer to all
     checks.
     """
@@ -163,8 +161,7 @@ async def test_captured_filter_checks(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize(
-    "subscription",
-    [None, {"expressionType": "TAG"}, {"expressionType": ""}, {"subString": "*"}],
+    "subscription", [None, {"expressionType": "TAG"}, {"expressionType": ""}, {"subString": "*"}]
 )
 def test_tags_are_always_supported(subscription: dict[str, str] | None) -> None:
     body = msgspec.json.encode({"clientId": "c", "group": "G", "subscriptionData": subscription})

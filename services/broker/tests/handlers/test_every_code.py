@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.acl.check import (
-    ADMIN_CODES,
-    ADMIN_CODES_OF_5,
-    NEEDS,
-    NEEDS_OF_5,
-    UNCHANGING,
-)
+from cometmq.broker.acl.check import ADMIN_CODES, ADMIN_CODES_OF_5, NEEDS, NEEDS_OF_5, UNCHANGING
 from cometmq.broker.copies.gate.diversion import KINDS
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.remoting.codes import RequestCode as Code

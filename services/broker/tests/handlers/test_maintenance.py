@@ -113,9 +113,7 @@ def _leave_unknown(broker: Broker, *topics: str) -> None:
         broker.tables.topics.table.pop(topic)
 
 
-async def test_statistics_of_deleted_topics_stay_by_default(
-    tmp_path: Path,
-) -> None:
+async def test_statistics_of_deleted_topics_stay_by_default(tmp_path: Path) -> None:
     async with stored_broker(tmp_path) as broker:
         send(broker, "Unknown")
         broker.tables.topics.table.pop("Unknown")

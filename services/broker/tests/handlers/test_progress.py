@@ -31,13 +31,7 @@ from cometmq.remoting.commands.admin import (
     QueryTopicConsumeByWho,
 )
 from cometmq.remoting.versions import V4_9_4, V5_0_0
-from cometmq.testing.broker import (
-    FakePeer,
-    MemoryStore,
-    expected_answer,
-    memory_broker,
-    replay,
-)
+from cometmq.testing.broker import FakePeer, MemoryStore, expected_answer, memory_broker, replay
 from cometmq.testing.broker.replay import answered_exchanges, name_of, serve
 from cometmq.testing.remoting.golden import Exchange
 
@@ -167,9 +161,7 @@ async def test_only_ordered_topics_on_request() -> None:
     assert (parts[0].consume_tps, found.total_diff) == (1.0, 6)
 
 
-async def test_an_answer_larger_than_a_frame_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_answer_larger_than_a_frame_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUEUES_MAX", 3)
     broker = memory_broker()
     broker.tables.topics.create("T", queue_nums=4)

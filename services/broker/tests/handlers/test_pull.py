@@ -204,10 +204,7 @@ def refusal(broker: Broker, **fields: Any) -> tuple[int, str | None]:
 
 def test_refusals_of_requests(broker: Broker) -> None:
     faq = "See http://rocketmq.apache.org/docs/faq/ for further details."
-    assert refusal(broker, topic="No") == (
-        17,
-        f"topic[No] not exist, apply first please! \n{faq}",
-    )
+    assert refusal(broker, topic="No") == (17, f"topic[No] not exist, apply first please! \n{faq}")
     assert refusal(broker, queue_id=4) == (
         1,
         (

@@ -156,10 +156,7 @@ async def test_a_reply_that_cannot_be_stored_is_still_pushed(broker: Broker) -> 
     ("text", "remark"),
     [
         ("", "reply message properties[REPLY_TO_CLIENT] is null"),
-        (
-            "REPLY_TO_CLIENT\x01nobody",
-            "push reply message fail, channel of <nobody> not found.",
-        ),
+        ("REPLY_TO_CLIENT\x01nobody", "push reply message fail, channel of <nobody> not found."),
     ],
 )
 async def test_replies_without_a_requester_are_stored(

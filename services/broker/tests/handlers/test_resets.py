@@ -58,8 +58,7 @@ def join(
 ) -> FakePeer:
     peer = FakePeer(f"127.0.0.1:{port}")
     data = ConsumerData(
-        group_name=group,
-        subscription_data_set=[SubscriptionData(topic=topic) for topic in topics],
+        group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics]
     )
     client = Client(peer, f"c{port}", language=language, version=version, seen_ms=0)
     broker.clients.consumers.register(data, client, notify=False)

@@ -160,8 +160,7 @@ def test_an_unwritable_store_answers_14_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"properties": "a\x01" + "x" * 33_000}, {"properties": "a\x01" + "é" * 20_000}],
+    "fields", [{"properties": "a\x01" + "x" * 33_000}, {"properties": "a\x01" + "é" * 20_000}]
 )
 def test_too_long_properties_are_illegal(broker: Broker, fields: dict[str, Any]) -> None:
     assert send(broker, **fields).code == ResponseCode.MESSAGE_ILLEGAL

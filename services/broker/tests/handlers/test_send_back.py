@@ -134,8 +134,7 @@ def test_the_copy_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> No
 
 
 @pytest.mark.parametrize(
-    ("fields", "version"),
-    [({"delay_level": -1}, 401), ({"max_reconsume_times": 0}, 401)],
+    ("fields", "version"), [({"delay_level": -1}, 401), ({"max_reconsume_times": 0}, 401)]
 )
 def test_messages_above_the_retry_limit_are_dead_letters(
     broker: Broker, fields: dict[str, Any], version: int

@@ -324,9 +324,7 @@ def test_a_check_of_a_long_expression_is_answered_after_compiling(broker: Broker
     answers: list[int] = []
     for expression in ("b > 5", "b >"):
         wanted = SubscriptionData(
-            topic="T",
-            sub_string=expression.rjust(AT_ONCE_CHARS_MAX + 1),
-            expression_type="SQL92",
+            topic="T", sub_string=expression.rjust(AT_ONCE_CHARS_MAX + 1), expression_type="SQL92"
         )
         check = ClientConfigCheck(client_id="c", group="G", subscription_data=wanted)
         call = call_with(RequestCode.CHECK_CLIENT_CONFIG, NoHeader())

@@ -17,10 +17,7 @@ from cometmq.remoting.bodies.topic_config import (
 )
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.commands.topics import (
-    DeleteSubscriptiongroup,
-    GetSubscriptiongroupConfig,
-)
+from cometmq.remoting.commands.topics import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.testing.broker import FakePeer, expected_answer, memory_broker, replay
 from cometmq.testing.broker.replay import answered_exchanges, name_of, serve
 from cometmq.testing.remoting.golden import Exchange
@@ -155,9 +152,7 @@ async def test_a_slave_refuses() -> None:
     call = Call(200, NoHeader(), body=b'{"groupName":"G"}')
 
     answer = await serve(
-        memory_broker(brokerRole="SLAVE"),
-        call,
-        topics.update_and_create_subscriptiongroup,
+        memory_broker(brokerRole="SLAVE"), call, topics.update_and_create_subscriptiongroup
     )
 
     assert answer.code == 1

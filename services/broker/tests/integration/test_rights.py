@@ -225,10 +225,7 @@ async def test_connections_end_when_their_account_loses_the_right_to_their_group
         ],
         (False, True): [changed(default_topic_perm="SUB")],
         (True, False): [changed(default_group_perm="DENY")],
-        (False, False): [
-            changed(secret_key="another-secret"),
-            DeleteAclConfig("member-key"),
-        ],
+        (False, False): [changed(secret_key="another-secret"), DeleteAclConfig("member-key")],
     }
     async with broker, calling(broker.address, ADMIN) as admin:
         for left, each in changes.items():

@@ -13,6 +13,5 @@ BROKEN: Final = [
 ESCAPED: Final = [rb"\ud83d", rb"\udc00", rb"\u0001", rb"\u00e9"]
 WHOLE: Final = ["é😀".encode(), b"a\x01b\x02c\x01"]
 TEXTS: Final = st.one_of(
-    st.binary(min_size=len(MARK), max_size=len(MARK)),
-    st.sampled_from(BROKEN + ESCAPED + WHOLE),
+    st.binary(min_size=len(MARK), max_size=len(MARK)), st.sampled_from(BROKEN + ESCAPED + WHOLE)
 )

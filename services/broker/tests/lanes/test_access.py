@@ -19,10 +19,7 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
 from cometmq.peers.long_forms import examples, seeds
 from cometmq.remoting.bodies.acl import AclAccount
-from cometmq.remoting.bodies.topic_config import (
-    DataVersion,
-    SubscriptionGroupConfig,
-)
+from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply

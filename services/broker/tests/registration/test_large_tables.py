@@ -12,11 +12,7 @@ from cometmq.broker.registration.registration import Registration
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.dialect import decode_json
-from cometmq.remoting.bodies.topic_config import (
-    DataVersion,
-    TopicConfig,
-    TopicConfigTable,
-)
+from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.errors import CommandError, ConnectionLost
@@ -41,13 +37,7 @@ class JavaNamesrv:
         self.topics.clear()
 
     async def invoke(
-        self,
-        address: str,
-        code: int,
-        header: Any = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: int,
+        self, address: str, code: int, header: Any = None, body: bytes = b"", *, timeout_ms: int
     ) -> Response:
         assert timeout_ms > 0
         if len(body) > self.frame_bytes_max:

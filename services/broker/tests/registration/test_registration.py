@@ -14,10 +14,7 @@ from cometmq.broker.registration.registrant import SIGNED, Registrant, registrat
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.codec import REGISTER
-from cometmq.remoting.bodies.topic_config import (
-    RegisterBrokerBody,
-    encode_register_body,
-)
+from cometmq.remoting.bodies.topic_config import RegisterBrokerBody, encode_register_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker

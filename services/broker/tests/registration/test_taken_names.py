@@ -14,14 +14,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import CometError, CommandError, ConnectionLost
 from cometmq.testing.broker.logs import RecordingLog
-from cometmq.testing.broker.namesrvs import (
-    ME,
-    NS1,
-    ScriptedNamesrvs,
-    registration,
-    running,
-    until,
-)
+from cometmq.testing.broker.namesrvs import ME, NS1, ScriptedNamesrvs, registration, running, until
 
 HOLDER = "10.0.0.8:10911"
 
@@ -140,10 +133,7 @@ async def test_a_displaced_broker_registers_again_at_once(
 
 @pytest.mark.parametrize(("broker_id", "is_back"), [(0, True), (1, False)])
 async def test_the_displaced_master_of_a_group_registers_again_and_a_slave_does_not(
-    namesrvs: ScriptedNamesrvs,
-    topics: Topics,
-    broker_id: int,
-    is_back: bool,
+    namesrvs: ScriptedNamesrvs, topics: Topics, broker_id: int, is_back: bool
 ) -> None:
     log = RecordingLog()
     subject = registration(namesrvs, topics, log=log, group_record="file:/r")

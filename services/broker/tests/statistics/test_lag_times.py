@@ -3,11 +3,7 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from cometmq.broker.statistics.lag_times import (
-    STEP_GROUPS_MAX,
-    STEP_SEARCHES_MAX,
-    LagTimes,
-)
+from cometmq.broker.statistics.lag_times import STEP_GROUPS_MAX, STEP_SEARCHES_MAX, LagTimes
 from cometmq.broker.tables.offsets import Offsets
 
 
@@ -88,11 +84,7 @@ def test_queues_without_an_offset_of_the_group_count():
     offsets = offsets_of(("G", "T", 0, 40))
     times = LagTimes()
     step(times, offsets, queues, groups=["H"])
-    assert times.oldest_ms == {
-        ("T", "G"): 1000,
-        ("%RETRY%G", "G"): 1000,
-        ("%RETRY%H", "H"): 1000,
-    }
+    assert times.oldest_ms == {("T", "G"): 1000, ("%RETRY%G", "G"): 1000, ("%RETRY%H", "H"): 1000}
     offsets.commit("H", "%RETRY%H", 1, 2)
     offsets.drop_group("G")
     step(times, offsets, queues, groups=["H"])

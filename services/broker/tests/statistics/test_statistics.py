@@ -230,9 +230,7 @@ PAUSES = st.sampled_from([1, 2, 3, 5, 7, 8, 61, 367])  # rounds of ten seconds
 
 
 @given(st.lists(st.tuples(COUNTED, PAUSES, st.booleans()), max_size=25))
-def test_late_copies_equal_those_of_every_round(
-    events: list[tuple[list[str], int, bool]],
-) -> None:
+def test_late_copies_equal_those_of_every_round(events: list[tuple[list[str], int, bool]]) -> None:
     counters = BrokerStats()
     sampler, eager, now_ms = StatSampler(counters, now_ms=0), EagerCopies(counters), 0
     for names, pause, is_read in events:

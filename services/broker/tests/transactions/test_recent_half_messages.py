@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from cometmq.broker.transactions.transactions import (
-    BODY_BYTES_MAX,
-    RecentHalf,
-    RecentHalves,
-)
+from cometmq.broker.transactions.transactions import BODY_BYTES_MAX, RecentHalf, RecentHalves
 from cometmq.remoting.message.new_message import NewMessage
 
 

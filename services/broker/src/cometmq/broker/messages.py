@@ -213,9 +213,6 @@ def stored_bytes(record: MessageRecord) -> bytes:
     The CRC is the stored one, so that readers detect a body that was damaged later.
     """
     encoded = encode_record(
-        record.to_new_message(),
-        record.queue_offset,
-        record.physical_offset,
-        record.store_timestamp,
+        record.to_new_message(), record.queue_offset, record.physical_offset, record.store_timestamp
     )
     return b"".join((encoded[:8], record.body_crc.to_bytes(4, "big"), encoded[12:]))

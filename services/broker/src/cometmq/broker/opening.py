@@ -43,10 +43,7 @@ def prepare_folders(loaded: Loaded[BrokerSettings]) -> None:
 def open_store(settings: BrokerSettings, *, clock: Clock, log: Log) -> MessageStore:
     return MessageStore.open(
         settings,
-        disk=OsDisk(
-            open_files_max=store_files_max(settings),
-            native=open_native_writes(settings),
-        ),
+        disk=OsDisk(open_files_max=store_files_max(settings), native=open_native_writes(settings)),
         clock_ms=clock.now_ms,
         monotonic_ms=clock.monotonic_ms,
         log=log,
@@ -92,8 +89,7 @@ def open_acl(
     if accounts.is_empty:
         log.warning("accounts.missing", file=str(path))
     rules = Rules(
-        is_rocketmq_4=settings.acl_rocketmq_4_rights,
-        signed_age_ms_max=settings.acl_signed_age_max,
+        is_rocketmq_4=settings.acl_rocketmq_4_rights, signed_age_ms_max=settings.acl_signed_age_max
     )
     return files, AccessControl(accounts, own_account, clock_ms=clock.now_ms, rules=rules)
 

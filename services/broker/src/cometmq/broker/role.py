@@ -48,10 +48,7 @@ class AdoptedRole:
     """The current role; a new one is passed on to the store and to the registration."""
 
     def __init__(
-        self,
-        settings: BrokerSettings,
-        store: MessageStore,
-        register: Callable[[int, int], None],
+        self, settings: BrokerSettings, store: MessageStore, register: Callable[[int, int], None]
     ) -> None:
         """`register` is called with the broker id and the epoch of each later role."""
         self._ordinal = settings.broker_id

@@ -26,10 +26,7 @@ ATTRIBUTES: Final = {
     "queue.type": _Attribute(("SimpleCQ", "BatchCQ"), is_changeable=False),
     "cleanup.policy": _Attribute(("DELETE", "COMPACTION"), is_changeable=False),
     MESSAGE_TYPE: _Attribute(
-        (
-            *("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY"),
-            *("FIFO", "DELAY", "LITE", "NORMAL"),
-        )
+        (*("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY"), *("FIFO", "DELAY", "LITE", "NORMAL"))
     ),
     "reserve.time": _Attribute(range(-1, 1 << 63)),
     "lite.topic.expiration": _Attribute(range(-1, 43_201)),

@@ -104,9 +104,7 @@ class Registered:
                 self._release(gone)
 
     def check_rights(
-        self,
-        may_stay: Callable[[Peer, str | None, Place], bool],
-        revoke: Callable[[Peer], None],
+        self, may_stay: Callable[[Peer, str | None, Place], bool], revoke: Callable[[Peer], None]
     ) -> Steps[None]:
         """Call `revoke` for each connection with a registration that its account
         may no longer have.

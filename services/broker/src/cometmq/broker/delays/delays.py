@@ -29,13 +29,7 @@ from typing import Final
 from cometmq.broker.delays.due_runs import Delivered, Due, DueRun, Found, Skip
 from cometmq.broker.delays.finder import Finder
 from cometmq.broker.delays.level import WHEEL, Level, place_of
-from cometmq.broker.delays.parking import (
-    REFUSED_FOR_GOOD,
-    Case,
-    Origin,
-    Parking,
-    Reason,
-)
+from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Parking, Reason
 from cometmq.broker.delays.positions import Positions, Waiting
 from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
 from cometmq.broker.statistics.counters import BrokerStats

@@ -88,9 +88,7 @@ class BloomSize(msgspec.Struct, frozen=True):
 
     def places(self, group: str, topic: str) -> BloomPlaces:
         return bloom_places(
-            f"{group}#{topic}",
-            error_percent=self.error_percent,
-            expected_count=self.expected_count,
+            f"{group}#{topic}", error_percent=self.error_percent, expected_count=self.expected_count
         )
 
 

@@ -202,12 +202,7 @@ def matching(
     broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
 ) -> Lookup[GetResult]:
     return broker.store.reader.find_messages(
-        header.topic,
-        header.queue_id,
-        offset,
-        count_max,
-        accept.tester(),
-        block=accept.block,
+        header.topic, header.queue_id, offset, count_max, accept.tester(), block=accept.block
     )
 
 
@@ -261,12 +256,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
             code, suggested = _RETRY, pull.group.broker_id
     return Reply(
         code,
-        PullMessageReply(
-            suggested,
-            next_offset,
-            result.min_offset,
-            result.max_offset,
-        ),
+        PullMessageReply(suggested, next_offset, result.min_offset, result.max_offset),
         result.records,
         _REMARKS[result.status],
     )

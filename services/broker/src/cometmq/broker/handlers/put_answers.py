@@ -48,12 +48,7 @@ _REFUSALS: Final = {
 
 
 def answer_put(
-    broker: Broker,
-    call: Call[Any],
-    topic: str,
-    queue_id: int,
-    count: int,
-    result: PutResult,
+    broker: Broker, call: Call[Any], topic: str, queue_id: int, count: int, result: PutResult
 ) -> None:
     """Answer a send once its result is known."""
     status = result.status

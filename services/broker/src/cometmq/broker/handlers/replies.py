@@ -118,10 +118,7 @@ async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
         await _hand_over(broker, call, requester)
     except CometError as error:
         broker.log.warning(
-            "reply.not_taken",
-            client_id=client_id,
-            peer=requester.address,
-            reason=describe(error),
+            "reply.not_taken", client_id=client_id, peer=requester.address, reason=describe(error)
         )
         return remarks.reply_push_failed(client_id)
     return None

@@ -185,11 +185,7 @@ def check_storable_again(broker: Broker, message: NewMessage) -> None:
 
 
 def _prepare_half(
-    broker: Broker,
-    call: Call[SendHeader],
-    message: NewMessage,
-    wait: str | None,
-    queue_id: int,
+    broker: Broker, call: Call[SendHeader], message: NewMessage, wait: str | None, queue_id: int
 ) -> PutDone:
     """Make a message a half message, for its commit; return the callback for its put."""
     if broker.settings.reject_transaction_message:

@@ -115,9 +115,7 @@ def _store_copy(
         if count_max <= 0 and header.delay_level >= 0:
             broker.clients.habits.dead_at_once(header.group, broker.clock.now_ms())
         broker.tables.topics.create(
-            topic,
-            queue_nums=DLQ_QUEUE_COUNT,
-            admit=partial(add_topic, broker.admission.room(call)),
+            topic, queue_nums=DLQ_QUEUE_COUNT, admit=partial(add_topic, broker.admission.room(call))
         )
     else:
         asked = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times

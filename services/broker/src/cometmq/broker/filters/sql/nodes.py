@@ -21,12 +21,7 @@ from cometmq.broker.filters.sql.values import (
     compare,
     double_text,
 )
-from cometmq.remoting.sql.errors import (
-    SqlError,
-    meaning_error,
-    number_error,
-    syntax_error,
-)
+from cometmq.remoting.sql.errors import SqlError, meaning_error, number_error, syntax_error
 
 DEPTH_MAX: Final = 100
 """Maximum nesting depth of operators; a chain of AND or OR counts once."""
