@@ -41,18 +41,3 @@ def test_entries_leave_in_the_order_in_which_they_came(steps):
         for at in {0, len(model) // 3, len(model) // 2, len(model) - 1} if model else ():
             assert entries.entry(at) == model[at]
     assert all(b"".join(pieces) == data for pieces, data in taken), "a piece has changed"
-
-
-def test_what_a_job_takes_is_no_copy():
-    entries = UnwrittenEntries()
-    for _ in range(3):
-        entries.add(bytes(ENTRY.size * PIECE_COUNT))
-    assert all(one is other for one, other in zip(entries.pieces(), entries.pieces(), strict=True))
-
-
-def test_nothing_leaves_twice():
-    entries = UnwrittenEntries()
-    entries.add(bytes(3 * ENTRY.size))
-    entries.release(0)
-    entries.release(-ENTRY.size)  # a job whose entries the loop has written meanwhile
-    assert entries.count == 3

@@ -42,16 +42,6 @@ def unknown_count(rig, disk):
     return sum(len(check.unknown) for check in checks)
 
 
-def test_everything_below_the_progress_has_a_checksum(disk):
-    rig = filled(disk)
-    checkpoint(rig)
-    assert unknown_count(rig, disk) == 0
-    disk.crash()
-    again = StoreRig(disk, SETTINGS)
-    assert again.store.upkeep.recovered.start.offset == again.store.upkeep.recovered.end
-    assert unknown_count(again, disk) == 0
-
-
 def test_what_expiring_files_interrupt_is_covered_by_the_next_checkpoint(disk):
     rig = filled(disk)
     now_ms = rig.clock.advance(20_000)
@@ -78,9 +68,3 @@ def test_a_checkpoint_does_not_need_its_checksums(disk):
     assert again.store.upkeep.recovered.start.offset == again.store.upkeep.recovered.end
     again.scrub(40)
     assert unknown_count(again, disk) <= 1  # the scrubber skips the block that still grows
-
-
-def test_closing_computes_what_is_missing(disk):
-    rig = filled(disk)
-    rig.store.close()
-    assert unknown_count(StoreRig(disk, SETTINGS), disk) == 0

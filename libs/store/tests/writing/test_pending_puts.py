@@ -9,7 +9,6 @@ from cometmq.store.writing.pending_puts import Condition, Conditions, PendingPut
 FLUSHED = (Condition.FLUSHED,)
 REPLICATED = (Condition.REPLICATED,)
 BOTH = FLUSHED + REPLICATED
-EQUAL_TIMEOUTS = (5_000, 5_000)
 
 
 class Puts:
@@ -58,43 +57,24 @@ def test_puts_are_answered_in_the_order_of_the_log(puts: Puts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "met", "status"),
+    ("needs", "met", "at_ms", "status"),
     [
-        (FLUSHED, (), PutStatus.FLUSH_DISK_TIMEOUT),
-        (REPLICATED, (), PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, (), PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, FLUSHED, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, REPLICATED, PutStatus.FLUSH_DISK_TIMEOUT),
+        (FLUSHED, (), 6_000, PutStatus.FLUSH_DISK_TIMEOUT),
+        (REPLICATED, (), 4_000, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, (), 6_000, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, FLUSHED, 4_000, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, REPLICATED, 6_000, PutStatus.FLUSH_DISK_TIMEOUT),
     ],
 )
 def test_a_put_that_times_out_names_the_last_unmet_condition(
-    puts: Puts, needs: Conditions, met: Conditions, status: PutStatus
+    puts: Puts, needs: Conditions, met: Conditions, at_ms: int, status: PutStatus
 ) -> None:
     puts.add(10, needs, now_ms=1_000)
     for condition in met:
         puts.pending.advance(condition, 10)
-    puts.pending.expire(5_999, EQUAL_TIMEOUTS)
+    puts.pending.expire(at_ms - 1, (5_000, 3_000))
     assert puts.answered == []
-    puts.pending.expire(6_001, EQUAL_TIMEOUTS)
-    assert puts.answered == [(10, status)]
-
-
-@pytest.mark.parametrize(
-    ("needs", "at_ms", "status"),
-    [
-        (REPLICATED, 4_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (FLUSHED, 6_001, PutStatus.FLUSH_DISK_TIMEOUT),
-        (BOTH, 6_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
-    ],
-)
-def test_each_condition_has_its_own_timeout(
-    puts: Puts, needs: Conditions, at_ms: int, status: PutStatus
-) -> None:
-    timeouts = (5_000, 3_000)
-    puts.add(10, needs, now_ms=1_000)
-    puts.pending.expire(at_ms - 2, timeouts)
-    assert puts.answered == []
-    puts.pending.expire(at_ms, timeouts)
+    puts.pending.expire(at_ms, (5_000, 3_000))
     assert puts.answered == [(10, status)]
 
 
@@ -114,15 +94,6 @@ def test_a_status_that_was_set_before_is_kept_unless_the_put_fails(puts: Puts) -
     assert answered == [PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.SERVICE_NOT_AVAILABLE] * 2
 
 
-def test_a_condition_is_needed_while_a_put_waits_for_it(puts: Puts) -> None:
-    assert not puts.pending.is_needed(Condition.FLUSHED)
-    puts.add(10, BOTH)
-    assert puts.pending.is_needed(Condition.FLUSHED)
-    puts.pending.advance(Condition.FLUSHED, 10)
-    assert not puts.pending.is_needed(Condition.FLUSHED)
-    assert puts.pending.is_needed(Condition.REPLICATED)
-
-
 def test_offsets_of_a_truncated_log_count_no_more(puts: Puts) -> None:
     puts.pending.advance(Condition.REPLICATED, 50)
     puts.pending.retreat(20)
@@ -130,13 +101,6 @@ def test_offsets_of_a_truncated_log_count_no_more(puts: Puts) -> None:
     assert puts.pending.is_needed(Condition.REPLICATED)
     puts.pending.advance(Condition.REPLICATED, 30)
     assert puts.answered == [(30, PutStatus.PUT_OK)]
-
-
-def test_a_failure_refuses_all(puts: Puts) -> None:
-    puts.add(10, FLUSHED)
-    puts.add(20, REPLICATED)
-    puts.pending.fail()
-    assert [status for _, status in puts.answered] == [PutStatus.SERVICE_NOT_AVAILABLE] * 2
 
 
 def test_a_put_counts_as_many_as_the_requests_that_it_answers(puts: Puts) -> None:
