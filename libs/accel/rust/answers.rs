@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::halves::{End, Half};
-use crate::pull::answer::PlainTemplate;
+use crate::pull::{self, answer::PlainTemplate};
 use crate::send_back_header::Back;
-use crate::text::{close_length, push_decimal, push_entry, push_hex};
+use crate::text::{close_length, push_decimal, push_hex};
 
-const PREFIX_BYTES: usize = 8;
 /// Rough size of the values and names in an answer, and of the bytes around them.
 const VALUES_BYTES: usize = 80;
 
@@ -64,14 +63,8 @@ pub struct Answers {
 
 /// The constant parts of every answer.
 pub struct Template {
-    /// JSON: the text before each of id, queue, offset and opaque, and the end.
-    pub json: [Vec<u8>; 5],
-    /// ROCKETMQ: code, language and version.
-    pub binary_head: [u8; 5],
-    /// ROCKETMQ: flag.
-    pub flag: i32,
-    /// ROCKETMQ: the entries after those of the message.
-    pub binary_entries: Vec<u8>,
+    /// Answers with the fields msgId, queueId and queueOffset.
+    pub fields: pull::answer::Template<3>,
     /// The broker's address, in the form in which message ids contain it.
     pub host: Vec<u8>,
     /// Answers without fields.
@@ -82,8 +75,8 @@ impl Template {
     /// Returns about how many bytes the answer to a send of one message has.
     #[must_use]
     pub fn usual_bytes(&self) -> usize {
-        let text = self.json.iter().map(Vec::len).sum::<usize>();
-        text.max(self.binary_entries.len()) + self.host.len() + VALUES_BYTES
+        let text = self.fields.json.iter().map(Vec::len).sum::<usize>();
+        text.max(self.fields.entries.len()) + self.host.len() + VALUES_BYTES
     }
 
     /// Appends the ids of messages, separated by commas.
@@ -103,45 +96,12 @@ impl Template {
             self.plain.push(out, answer.opaque, answer.serialization, b"");
             return;
         }
-        let start = out.len();
-        out.extend_from_slice(&[0; PREFIX_BYTES]);
-        if answer.serialization == 1 {
-            self.push_binary(out, answer, places);
-        } else {
-            self.push_json(out, answer, places);
-        }
-        let bytes = (out.len() - start - PREFIX_BYTES) as u32;
-        out[start..start + 4].copy_from_slice(&(4 + bytes).to_be_bytes());
-        let word = u32::from(answer.serialization) << 24 | bytes;
-        out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
-    }
-
-    fn push_json(&self, out: &mut Vec<u8>, answer: &Answer, places: &[i64]) {
-        let [before_id, before_queue, before_offset, before_opaque, end] = &self.json;
-        out.extend_from_slice(before_id);
-        self.push_ids(out, places);
-        out.extend_from_slice(before_queue);
-        push_decimal(out, answer.queue_id.into());
-        out.extend_from_slice(before_offset);
-        push_decimal(out, answer.queue_offset);
-        out.extend_from_slice(before_opaque);
-        push_decimal(out, answer.opaque.into());
-        out.extend_from_slice(end);
-    }
-
-    fn push_binary(&self, out: &mut Vec<u8>, answer: &Answer, places: &[i64]) {
-        out.extend_from_slice(&self.binary_head);
-        out.extend_from_slice(&answer.opaque.to_be_bytes());
-        out.extend_from_slice(&self.flag.to_be_bytes());
-        out.extend_from_slice(&[0; 4]); // no remark
-        let entries = out.len();
-        out.extend_from_slice(&[0; 4]);
-        push_entry(out, b"msgId", |out| self.push_ids(out, places));
-        push_entry(out, b"queueId", |out| push_decimal(out, answer.queue_id.into()));
-        push_entry(out, b"queueOffset", |out| {
-            push_decimal(out, answer.queue_offset);
+        let head = (answer.opaque, answer.serialization);
+        let place = self.fields.begin(out, head, |out, field| match field {
+            0 => self.push_ids(out, places),
+            1 => push_decimal(out, answer.queue_id.into()),
+            _ => push_decimal(out, answer.queue_offset),
         });
-        out.extend_from_slice(&self.binary_entries);
-        close_length(out, entries);
+        close_length(out, place.start);
     }
 }

@@ -5,7 +5,6 @@
 //! This is the native version of `cometmq.broker.messages.delivered`, for plain records. Any other
 //! record ends the batch, and Python examines it.
 
-use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, Host, STORE_HOST_V6};
 use crate::properties::{TIME_NAME, last_value, read_time};
 use crate::range::{Record as Found, Texts, is_folder, parse};
 use crate::scan::{be32, be64};
@@ -20,9 +19,6 @@ const GAP_BYTES_MAX: i64 = 8192;
 const SPANS_MAX: usize = 16;
 /// Flags of half messages.
 const ODD_SYS_FLAGS: u32 = 0x4 | 0x8;
-const BORN_HOST_AT: usize = 48;
-/// Position of the count of failed deliveries, before the body.
-const RECONSUME_TIMES_BEFORE: usize = 16;
 /// Bound on queue ids, because a topic has an array with one element per queue.
 const QUEUE_COUNT_MAX: i32 = 1024;
 
@@ -99,13 +95,6 @@ fn gap_to(span: (i64, usize), offset: i64, file_size: i64) -> Option<usize> {
     usize::try_from(gap).ok().filter(|_| is_near)
 }
 
-/// Returns the sender's address in a record with these flags.
-fn born_host(record: &[u8], sys_flag: u32) -> Option<Host> {
-    let is_v4 = sys_flag.cast_signed() & BORN_HOST_V6 == 0;
-    let size = if is_v4 { HOST_V4_BYTES } else { HOST_V6_BYTES };
-    Host::new(record.get(BORN_HOST_AT..BORN_HOST_AT + size)?)
-}
-
 /// The real topic and queue of a delayed message.
 struct Target<'a> {
     topic: &'a [u8],
@@ -146,7 +135,9 @@ impl Stage {
                 if before.as_ref().is_some_and(|before| !found.follows(before)) {
                     return None;
                 }
-                self.stage_delayed((data, &found), number as u32, range.start, (others, now_ms))?;
+                let is_whole = found.size == data.len();
+                is_whole.then_some(())?;
+                self.stage_delayed(&found, number as u32, range.start, (others, now_ms))?;
                 Some(found)
             });
             before = staged;
@@ -157,15 +148,15 @@ impl Stage {
         selection.count
     }
 
-    /// Stages a record, given as its bytes and their meaning, that begins at `start` of a span.
+    /// Stages a record that begins at `start` of a span.
     fn stage_delayed(
         &mut self,
-        (data, found): (&[u8], &Found),
+        found: &Found,
         chunk: u32,
         start: usize,
         (others, now_ms): (&[&[u8]], i64),
     ) -> Option<()> {
-        if found.size != data.len() || found.sys_flag & ODD_SYS_FLAGS != 0 {
+        if found.sys_flag & ODD_SYS_FLAGS != 0 {
             return None;
         }
         let text = str::from_utf8(found.properties).ok()?.as_bytes();
@@ -181,14 +172,13 @@ impl Stage {
             hashes: self.hashes.len()..self.hashes.len(),
             topic,
             queue_id: target.queue_id,
-            flag: be32(data, 16).cast_signed(),
-            sys_flag: found.sys_flag.cast_signed() & !(BORN_HOST_V6 | STORE_HOST_V6),
-            reconsume_times: be32(data, found.body.start - RECONSUME_TIMES_BEFORE).cast_signed(),
-            born_timestamp: be64(data, 40)?,
-            born_host: born_host(data, found.sys_flag)?,
+            flag: found.flag(),
+            sys_flag: found.plain_flags(),
+            reconsume_times: found.reconsume_times(),
+            born_timestamp: found.born_timestamp()?,
+            born_host: found.hosts()?.0,
             tag_code: texts.tag_code(),
-            is_delayed: false,
-            prepared: 0,
+            ..Record::default()
         };
         self.push_delayed(record, found, &texts)
     }
@@ -203,16 +193,7 @@ impl Stage {
         record.hashes.end = self.hashes.len();
         let number = self.records.len();
         self.records.push(record);
-        self.requests.push(Request {
-            peer: 0,
-            opaque: 0,
-            serialization: 0,
-            waits: false,
-            queue_id: 0,
-            records: number..number + 1,
-            end: None,
-            back: None,
-        });
+        self.requests.push(Request { records: number..number + 1, ..Request::default() });
         Some(())
     }
 

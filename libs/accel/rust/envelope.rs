@@ -89,13 +89,46 @@ pub fn read_binary(head: &[u8], flag: u32) -> Option<(Envelope, &[u8])> {
     Some((envelope, &head[BINARY_FIXED_BYTES..]))
 }
 
-/// Reads the first extended field of a binary header; returns its name, its value and the rest.
+/// Calls `read` with the name and the value of each extended field of a binary header, and with the
+/// size of the fields that follow. No value is empty.
 #[inline]
-#[must_use]
-pub fn binary_field(fields: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    let (name, rest) = sized::<2>(fields)?;
-    let (value, rest) = sized::<4>(rest)?;
-    Some((name, value, rest))
+pub fn binary_fields<'a>(
+    mut rest: &'a [u8],
+    mut read: impl FnMut(&'a [u8], &'a [u8], usize) -> Option<()>,
+) -> Option<()> {
+    while !rest.is_empty() {
+        let (name, tail) = sized::<2>(rest)?;
+        let (value, tail) = sized::<4>(tail)?;
+        rest = tail;
+        if value.is_empty() {
+            return None;
+        }
+        read(name, value, rest.len())?;
+    }
+    Some(())
+}
+
+/// Reads a header of the request that begins with `json` or `binary`, in either encoding. `set` gets
+/// the name and the value of each extended field, which is ASCII, and whether fields may be repeated.
+pub fn read_plain<'a>(
+    serialization: u8,
+    head: &'a [u8],
+    (json, binary): (&[u8], [u8; 2]),
+    flag: u32,
+    mut set: impl FnMut(&[u8], &'a [u8], bool) -> Option<()>,
+) -> Option<Envelope> {
+    match serialization {
+        0 if head.starts_with(json) => read_json(head, json.len(), flag, |scan| {
+            scan.members(|scan, name| set(name, scan.plain()?, false))
+        }),
+        1 if head.starts_with(&binary) => {
+            let (envelope, fields) = read_binary(head, flag)?;
+            let plain = |value: &'a [u8]| value.is_ascii().then_some(value);
+            binary_fields(fields, |name, value, _| set(name, plain(value)?, true))?;
+            Some(envelope)
+        }
+        _ => None,
+    }
 }
 
 /// Splits off bytes that are preceded by their length, which takes `N` bytes.

@@ -227,28 +227,20 @@ fn read_binary(header: &mut Header, head: &[u8], text: &mut Vec<u8>) -> Option<(
     if !header.is_batch && !head.starts_with(&BINARY_SEND) {
         return None;
     }
-    let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
+    let (envelope, fields) = envelope::read_binary(head, ANSWERED)?;
     header.opaque = envelope.opaque;
-    while !rest.is_empty() {
-        let (name, value, tail) = envelope::binary_field(rest)?;
-        rest = tail;
-        if value.is_empty() {
-            return None;
-        }
-        let (number, end) = (number_of(name)?, head.len() - tail.len());
+    envelope::binary_fields(fields, |name, value, left| {
+        let (number, end) = (number_of(name)?, head.len() - left);
         if name.len() == 1 && header.has(number) {
             // In signed binary requests of Java's client, most fields occur twice.
-            (header.value(number, head) == value).then_some(())?;
+            (header.value(number, head) == value).then_some(())
         } else if number == PROPERTIES {
-            header.note(number, (end - value.len(), end))?;
-            std::str::from_utf8(value).ok()?;
-            text.extend_from_slice(value);
-        } else if value.is_ascii() {
-            header.set(number, value, end)?;
+            text.extend_from_slice(std::str::from_utf8(value).ok()?.as_bytes());
+            header.note(number, (end - value.len(), end))
         } else {
-            return None;
+            header.set(number, value.is_ascii().then_some(value)?, end)
         }
-    }
+    })?;
     header.is_complete().then_some(())
 }
 

@@ -19,6 +19,12 @@ pub enum Host {
     V6([u8; HOST_V6_BYTES]),
 }
 
+impl Default for Host {
+    fn default() -> Self {
+        Self::V4([0; HOST_V4_BYTES])
+    }
+}
+
 impl Host {
     /// Returns the host in this packed form; `None` if it has another size.
     #[must_use]

@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use crate::commit::Keys;
-use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
+use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, Host, STORE_HOST_V6};
 use crate::properties::{
     PAIR_SEPARATOR, TIME_NAME, index_hash_text, java_hash, java_hash_text, last_value, read_time,
 };
@@ -25,6 +25,8 @@ const BLANK_BYTES_MIN: usize = 8;
 /// Position of the physical offset in a record.
 const HEAD_BYTES: usize = 36;
 const RECORD_BYTES_MIN: usize = 91;
+/// Position of the sender's address in a record.
+const BORN_HOST_AT: usize = 48;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
 /// The flag of half messages and rollbacks, which get no queue entry.
 const UNQUEUED: u32 = 0x4;
@@ -77,6 +79,7 @@ pub struct Found<'a> {
 
 /// The parts of one record.
 pub struct Record<'a> {
+    data: &'a [u8],
     /// Its size.
     pub size: usize,
     queue_id: i32,
@@ -89,6 +92,33 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// Returns the application's flag.
+    pub(crate) fn flag(&self) -> i32 {
+        be32(self.data, 16).cast_signed()
+    }
+
+    pub(crate) fn born_timestamp(&self) -> Option<i64> {
+        be64(self.data, 40)
+    }
+
+    /// Returns the addresses of the sender and of the broker.
+    pub(crate) fn hosts(&self) -> Option<(Host, Host)> {
+        let timestamp_at = BORN_HOST_AT + host_bytes(self.sys_flag, BORN_HOST_V6);
+        let host = |range: Range<usize>| Host::new(self.data.get(range)?);
+        let stored = timestamp_at + 8..self.body.start.checked_sub(16)?;
+        Some((host(BORN_HOST_AT..timestamp_at)?, host(stored)?))
+    }
+
+    /// Returns the count of failed deliveries.
+    pub(crate) fn reconsume_times(&self) -> i32 {
+        be32(self.data, self.body.start - 16).cast_signed()
+    }
+
+    /// Returns the flags without those of the addresses.
+    pub(crate) fn plain_flags(&self) -> i32 {
+        self.sys_flag.cast_signed() & !(BORN_HOST_V6 | STORE_HOST_V6)
+    }
+
     /// Returns whether this is the next record of another record's queue.
     pub(crate) fn follows(&self, before: &Self) -> bool {
         let is_next = before.queue_offset.checked_add(1) == Some(self.queue_offset);
@@ -218,10 +248,8 @@ pub fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
         return None;
     }
     let sys_flag = be32(record, 36);
-    let is_v4 = |bit: i32| sys_flag.cast_signed() & bit == 0;
-    let host = |bit| if is_v4(bit) { HOST_V4_BYTES } else { HOST_V6_BYTES };
-    let timestamp_at = 48 + host(BORN_HOST_V6);
-    let body_at = timestamp_at + 8 + host(STORE_HOST_V6) + 4 + 8 + 4;
+    let timestamp_at = BORN_HOST_AT + host_bytes(sys_flag, BORN_HOST_V6);
+    let body_at = timestamp_at + 8 + host_bytes(sys_flag, STORE_HOST_V6) + 4 + 8 + 4;
     let body_bytes = usize::try_from(be32_signed(record, body_at - 4)?).ok()?;
     let place = body_at..body_at.checked_add(body_bytes)?;
     let body = record.get(place.clone())?;
@@ -242,6 +270,7 @@ pub fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
         return None;
     }
     Some(Record {
+        data: record,
         size,
         queue_id: be32_signed(record, 12)?,
         queue_offset: be64(record, 20)?,
@@ -251,6 +280,11 @@ pub fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
         topic,
         properties,
     })
+}
+
+/// Returns the size of the address to which a bit of the flags belongs.
+fn host_bytes(sys_flag: u32, bit: i32) -> usize {
+    if sys_flag.cast_signed() & bit == 0 { HOST_V4_BYTES } else { HOST_V6_BYTES }
 }
 
 /// Returns whether a property text is UTF-8, and each pair has a name. Python examines other records.

@@ -5,15 +5,12 @@
 
 use std::sync::Arc;
 
-use std::ops::Range;
-
 use crate::access::{SUB, allows};
 use crate::frames::Frame;
 use crate::halves::TRANSACTION_MASK;
-use crate::host::{BORN_HOST_V6, Host, STORE_HOST_V6};
+use crate::host::Host;
 use crate::properties::{PAIR_SEPARATOR, VALUE_SEPARATOR, read_item};
 use crate::range::parse;
-use crate::scan::{be32, be64};
 use crate::send_back_header::{Back, BackGroup, BackHeader, Backs, read_back};
 use crate::sends::RESERVED_BYTES;
 use crate::signatures::Message;
@@ -28,8 +25,6 @@ const RECORD_BYTES_MAX: usize = 64 << 10;
 /// If the texts of a commit exceed this size, Python serves further requests: a short request may
 /// name a long message.
 const TEXTS_BYTES_MAX: usize = 4 << 20;
-/// Position of the sender's address in a record.
-const BORN_HOST_AT: usize = 48;
 /// Maximum number of properties, which are compared with one another.
 const PAIRS_MAX: usize = 32;
 
@@ -77,28 +72,20 @@ impl Stage {
         if found.reconsume_times < 0 || found.reconsume_times >= count_max {
             return None;
         }
-        let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
+        let mark = self.mark();
         let back = self.push_copy(&header, &found, &topic, queue_id);
-        let records = first..self.records.len();
-        let bytes = self.bytes_of(records.clone()) + RESERVED_BYTES;
-        let Some(back) = back.filter(|_| bytes <= self.limits.request_bytes_max) else {
-            self.texts.truncate(texts);
-            self.hashes.truncate(hashes);
-            self.records.truncate(first);
-            return None;
-        };
-        let bytes = self.content_bytes(records.clone());
-        self.requests.push(Request {
+        let bytes = self.bytes_of(mark.2..self.records.len()) + RESERVED_BYTES;
+        let is_storable = back.is_some() && bytes <= self.limits.request_bytes_max;
+        let request = Request {
             peer: origin.peer,
             opaque: header.envelope.opaque,
             serialization: frame.serialization,
             waits: true,
             queue_id,
-            records,
-            end: None,
-            back: Some(Arc::new(back)),
-        });
-        Some(bytes)
+            back: back.map(Arc::new),
+            ..Request::default()
+        };
+        self.push_request(mark, is_storable, request)
     }
 
     /// Appends the copy of a message; returns the topic in which it was stored first, and the
@@ -125,15 +112,13 @@ impl Stage {
             text: text_at..body_at,
             hashes: hashes_at..self.hashes.len(),
             topic: DELAY_TOPIC,
-            queue_id: 0,
             flag: found.flag,
             sys_flag: found.sys_flag,
             reconsume_times: found.reconsume_times.checked_add(1)?,
             born_timestamp: found.born_timestamp,
             born_host: found.born_host,
-            tag_code: 0,
             is_delayed: true,
-            prepared: 0,
+            ..Record::default()
         };
         self.delay(&mut record, u16::try_from(level).ok()?)?;
         let is_short = record.body.len() <= self.limits.body_bytes_max;
@@ -162,22 +147,19 @@ impl<'a> Found<'a> {
         if record.size != data.len() || data.len() > RECORD_BYTES_MAX {
             return None;
         }
-        let sys_flag = record.sys_flag.cast_signed();
-        let state = sys_flag & TRANSACTION_MASK;
+        let state = record.sys_flag.cast_signed() & TRANSACTION_MASK;
         if state != 0 && state != COMMIT {
             return None;
         }
-        let host = |range: Range<usize>| Host::new(data.get(range)?);
-        let timestamp_at = BORN_HOST_AT + if sys_flag & BORN_HOST_V6 == 0 { 8 } else { 20 };
-        let reconsume_at = record.body.start.checked_sub(16)?;
+        let (born_host, store_host) = record.hosts()?;
         Some(Self {
             offset,
-            flag: be32(data, 16).cast_signed(),
-            sys_flag: sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6),
-            born_timestamp: be64(data, 40)?,
-            born_host: host(BORN_HOST_AT..timestamp_at)?,
-            store_host: host(timestamp_at + 8..reconsume_at)?,
-            reconsume_times: be32(data, reconsume_at).cast_signed(),
+            flag: record.flag(),
+            sys_flag: record.plain_flags(),
+            born_timestamp: record.born_timestamp()?,
+            born_host,
+            store_host,
+            reconsume_times: record.reconsume_times(),
             body: data.get(record.body)?,
             topic: Some(record.topic).filter(|topic| topic.is_ascii())?,
             properties: str::from_utf8(record.properties).ok()?,

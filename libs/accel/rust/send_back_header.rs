@@ -3,7 +3,7 @@
 //! `read_back` returns `None`, and Python takes over.
 
 use crate::access::{Proof, Signed};
-use crate::envelope::{self, ANSWERED, Envelope};
+use crate::envelope::{ANSWERED, Envelope, read_plain};
 use crate::scan::{decimal, decimal32};
 
 /// A consumer group that may send messages back.
@@ -35,8 +35,7 @@ pub struct Backs<'a> {
     pub read: &'a mut dyn FnMut(i64) -> Option<Vec<u8>>,
 }
 
-const JSON_BACK: &[u8] = b"{\"code\":36,";
-const BINARY_BACK: [u8; 2] = 36u16.to_be_bytes();
+const BEGINS: (&[u8], [u8; 2]) = (b"{\"code\":36,", 36u16.to_be_bytes());
 
 // The fields in the order of their names, in which they are signed.
 const DELAY_LEVEL: usize = 0;
@@ -100,34 +99,14 @@ impl<'a> BackHeader<'a> {
     pub fn signed(&self) -> Signed<'a, FIELDS> {
         Signed { proof: self.proof, values: self.values.map(Option::unwrap_or_default), body: b"" }
     }
-
-    fn complete(self, envelope: Envelope) -> Option<Self> {
-        let is_complete = REQUIRED.iter().all(|&index| self.values[index].is_some());
-        is_complete.then_some(Self { envelope, ..self })
-    }
 }
 
 /// Reads a header.
 #[must_use]
 pub fn read_back(serialization: u8, head: &[u8]) -> Option<BackHeader<'_>> {
     let mut header = BackHeader::default();
-    match serialization {
-        0 if head.starts_with(JSON_BACK) => {
-            let envelope = envelope::read_json(head, JSON_BACK.len(), ANSWERED, |scan| {
-                scan.members(|scan, name| header.set(name, scan.plain()?, false))
-            })?;
-            header.complete(envelope)
-        }
-        1 if head.starts_with(&BINARY_BACK) => {
-            let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
-            while !rest.is_empty() {
-                let (name, value, tail) = envelope::binary_field(rest)?;
-                rest = tail;
-                let is_plain = !value.is_empty() && value.is_ascii();
-                header.set(name, is_plain.then_some(value)?, true)?;
-            }
-            header.complete(envelope)
-        }
-        _ => None,
-    }
+    let set = |name: &[u8], value, may_repeat| header.set(name, value, may_repeat);
+    let envelope = read_plain(serialization, head, BEGINS, ANSWERED, set)?;
+    let is_complete = REQUIRED.iter().all(|&index| header.values[index].is_some());
+    is_complete.then_some(BackHeader { envelope, ..header })
 }

@@ -59,29 +59,19 @@ impl Stage {
         send: &ReadSend,
         origin: Origin,
     ) -> Option<usize> {
-        let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
+        let mark = self.mark();
         let waits = self.stage_records(data, frame, send, origin);
-        if waits.is_none()
-            || self.bytes_of(first..self.records.len()) > self.limits.request_bytes_max
-        {
-            self.texts.truncate(texts);
-            self.hashes.truncate(hashes);
-            self.records.truncate(first);
-            return None;
-        }
-        let records = first..self.records.len();
-        let bytes = self.content_bytes(records.clone());
-        self.requests.push(Request {
+        let bytes = self.bytes_of(mark.2..self.records.len());
+        let request = Request {
             peer: origin.peer,
             opaque: send.header.opaque,
             serialization: frame.serialization,
-            waits: waits?,
+            waits: waits.unwrap_or_default(),
             queue_id: send.header.queue_id,
-            records,
-            end: None,
-            back: None,
-        });
-        Some(bytes)
+            ..Request::default()
+        };
+        let is_storable = waits.is_some() && bytes <= self.limits.request_bytes_max;
+        self.push_request(mark, is_storable, request)
     }
 
     /// Appends the records of one request; returns whether the sender waits. For an unusual
@@ -115,8 +105,7 @@ impl Stage {
             born_timestamp: header.born_timestamp,
             born_host: origin.host,
             tag_code,
-            is_delayed: false,
-            prepared: 0,
+            ..Record::default()
         };
         let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
         let hash_of = |topic: u32| self.topics[topic as usize].hash;

@@ -50,6 +50,7 @@ impl Topic {
 pub(crate) const IN_TEXTS: u32 = u32::MAX;
 
 /// One message.
+#[derive(Default)]
 pub struct Record {
     /// Number of the chunk that holds the body, or `IN_TEXTS`.
     pub(crate) chunk: u32,
@@ -71,6 +72,7 @@ pub struct Record {
 }
 
 /// One request, whose records are contiguous.
+#[derive(Default)]
 pub struct Request {
     /// Number that the caller gave to the connection.
     pub peer: u32,
@@ -89,6 +91,9 @@ pub struct Request {
     /// For a request that sends a message back.
     pub back: Option<Arc<Back>>,
 }
+
+/// The sizes of texts, hashes and records at some time.
+pub(crate) type Mark = (usize, usize, usize);
 
 /// The kind of the frames of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,9 +293,7 @@ impl Stage {
             return;
         };
         let record = &self.records[request.records.start];
-        self.texts.truncate(record.text.start);
-        self.hashes.truncate(record.hashes.start);
-        self.records.truncate(request.records.start);
+        self.undo((record.text.start, record.hashes.start, request.records.start));
         self.requests.truncate(first);
     }
 
@@ -369,6 +372,35 @@ impl Stage {
             Next::Whole(frame) => Some(frame),
             Next::Incomplete | Next::Illegal => None,
         }
+    }
+
+    /// Returns what is staged, for `undo`.
+    pub(crate) fn mark(&self) -> Mark {
+        (self.texts.len(), self.hashes.len(), self.records.len())
+    }
+
+    /// Removes what was appended since a mark.
+    pub(crate) fn undo(&mut self, (texts, hashes, records): Mark) {
+        self.texts.truncate(texts);
+        self.hashes.truncate(hashes);
+        self.records.truncate(records);
+    }
+
+    /// Appends a request for the records since a mark; returns the size of their bodies and
+    /// properties. If these are not storable, removes them and returns `None`.
+    pub(crate) fn push_request(
+        &mut self,
+        mark: Mark,
+        is_storable: bool,
+        request: Request,
+    ) -> Option<usize> {
+        let records = mark.2..self.records.len();
+        if !is_storable {
+            self.undo(mark);
+            return None;
+        }
+        self.requests.push(Request { records: records.clone(), ..request });
+        Some(self.content_bytes(records))
     }
 
     /// Returns the total size of all staged bodies and properties, with `KEY_BYTES` for each key.

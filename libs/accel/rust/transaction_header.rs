@@ -2,7 +2,7 @@
 //! Headers of oneway requests that end a transaction, in both encodings; for an unusual header,
 //! `read_end` returns `None`, and Python takes over.
 
-use crate::envelope::{self, ONEWAY};
+use crate::envelope::{ONEWAY, read_plain};
 use crate::scan::{decimal, decimal32};
 
 /// The decision to commit.
@@ -10,8 +10,7 @@ pub const COMMIT: i32 = 8;
 /// The decision to roll back.
 pub const ROLLBACK: i32 = 12;
 
-const JSON_END: &[u8] = b"{\"code\":37,";
-const BINARY_END: [u8; 2] = 37u16.to_be_bytes();
+const BEGINS: (&[u8], [u8; 2]) = (b"{\"code\":37,", 37u16.to_be_bytes());
 const REQUIRED: u32 = 0x1F;
 
 /// A request that commits or rolls back a half message.
@@ -67,41 +66,8 @@ impl<'a> EndHeader<'a> {
 /// Reads a header.
 #[must_use]
 pub fn read_end(serialization: u8, head: &[u8]) -> Option<EndHeader<'_>> {
-    match serialization {
-        0 => read_json(head),
-        1 => read_binary(head),
-        _ => None,
-    }
-}
-
-fn read_json(head: &[u8]) -> Option<EndHeader<'_>> {
-    if !head.starts_with(JSON_END) {
-        return None;
-    }
     let mut header = EndHeader::default();
-    envelope::read_json(head, JSON_END.len(), ONEWAY, |scan| {
-        scan.members(|scan, name| header.set(name, scan.plain()?))
-    })?;
-    header.complete()
-}
-
-fn read_binary(head: &[u8]) -> Option<EndHeader<'_>> {
-    if !head.starts_with(&BINARY_END) {
-        return None;
-    }
-    let (_, mut rest) = envelope::read_binary(head, ONEWAY)?;
-    let mut header = EndHeader::default();
-    while !rest.is_empty() {
-        let (&length, tail) = rest.split_first_chunk::<2>()?;
-        let name = tail.get(..usize::from(u16::from_be_bytes(length)))?;
-        let (&length, tail) = tail[name.len()..].split_first_chunk::<4>()?;
-        let value = tail.get(..u32::from_be_bytes(length) as usize)?;
-        rest = &tail[value.len()..];
-        if value.is_empty() || !value.is_ascii() {
-            return None;
-        }
-        header.set(name, value)?;
-    }
+    read_plain(serialization, head, BEGINS, ONEWAY, |name, value, _| header.set(name, value))?;
     header.complete()
 }
 

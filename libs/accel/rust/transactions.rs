@@ -77,29 +77,18 @@ impl Stage {
             return None;
         }
         let half = known.halves.remove(&end.commit_log_offset)?;
-        let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
+        let mark = self.mark();
         let commits = end.decision == COMMIT;
         let pushed = if commits { self.push_committed(&half, topic, queue_id) } else { Some(()) };
         let pushed = pushed.and_then(|()| self.push_op(&half, now_ms));
-        let records = first..self.records.len();
-        if pushed.is_none() || !self.is_storable(records.clone()) {
-            self.texts.truncate(texts);
-            self.hashes.truncate(hashes);
-            self.records.truncate(first);
-            return None;
-        }
-        let bytes = self.content_bytes(records.clone());
-        self.requests.push(Request {
+        let is_storable = pushed.is_some() && self.is_storable(mark.2..self.records.len());
+        let request = Request {
             peer: origin.peer,
-            opaque: 0,
-            serialization: 0,
             waits: true,
-            queue_id: 0,
-            records,
             end: Some(End { half_offset: half.queue_offset, size: half.size, commits }),
-            back: None,
-        });
-        Some(bytes)
+            ..Request::default()
+        };
+        self.push_request(mark, is_storable, request)
     }
 
     fn is_storable(&self, records: Range<usize>) -> bool {
@@ -129,8 +118,8 @@ impl Stage {
             born_timestamp: half.born_timestamp,
             born_host: half.born_host,
             tag_code,
-            is_delayed: false,
             prepared: half.offset,
+            ..Record::default()
         });
         Some(())
     }
@@ -148,15 +137,10 @@ impl Stage {
             text: text_at..body_at,
             hashes: self.hashes.len()..self.hashes.len(),
             topic: known.half_number + 1,
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            reconsume_times: 0,
             born_timestamp: now_ms,
             born_host: self.host,
             tag_code: known.op_tag_code,
-            is_delayed: false,
-            prepared: 0,
+            ..Record::default()
         });
         Some(())
     }

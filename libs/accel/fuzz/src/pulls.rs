@@ -200,11 +200,13 @@ pub fn run(seed: u64, frames: u64) -> Seen {
     renewals(&mut pulls);
     let template = Template {
         json: ["{\"a\":\"", "\",\"b\":\"", "\",\"c\":\"", "\",\"d\":\"", "\"},\"n\":", "}"]
-            .map(Vec::from),
+            .map(Vec::from)
+            .into(),
         binary_head: [0; 5],
         flag: 1,
         remark: b"FOUND".to_vec(),
         names: ["a", "b", "c", "d"].map(Vec::from),
+        entries: vec![],
     };
     let mut caches = Caches::new(1 << 20);
     let mut so_far = Seen::default();
@@ -241,7 +243,7 @@ fn check(
     pulls: &Pulls,
     chunk: &[u8],
     caches: &mut Caches,
-    template: &Template,
+    template: &Template<4>,
 ) -> u64 {
     let mut answered = 0;
     for staged in &pulls.staged {

@@ -7,7 +7,7 @@ use cometmq_accel::commit::Place;
 use cometmq_accel::frames::{Next, frame_at};
 use cometmq_accel::halves::Transactions;
 use cometmq_accel::host::Host;
-use cometmq_accel::pull::answer::PlainTemplate;
+use cometmq_accel::pull::{self, answer::PlainTemplate};
 use cometmq_accel::scan::be32;
 use cometmq_accel::send_back_header::{BackGroup, Backs};
 use cometmq_accel::shapes::{ReadSend, Shapes};
@@ -42,10 +42,16 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         b"CLUSTER\x01c",
     );
     let template = Template {
-        json: ["{\"a\":\"", "\",\"q\":\"", "\",\"o\":\"", "\"},\"n\":", "}"].map(Vec::from),
-        binary_head: [0; 5],
-        flag: 1,
-        binary_entries: vec![],
+        fields: pull::answer::Template {
+            json: ["{\"a\":\"", "\",\"q\":\"", "\",\"o\":\"", "\"},\"n\":", "}"]
+                .map(Vec::from)
+                .into(),
+            binary_head: [0; 5],
+            flag: 1,
+            remark: vec![],
+            names: ["msgId", "queueId", "queueOffset"].map(Vec::from),
+            entries: vec![],
+        },
         host: hex_host(&HOST),
         plain: PlainTemplate::default(),
     };

@@ -6,79 +6,58 @@ use std::ops::Range;
 use crate::frames::PREFIX_BYTES;
 use crate::text::{close_length, push_decimal, push_entry};
 
-/// The values of an answer.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Answer {
-    /// Opaque of the request.
-    pub opaque: i32,
-    /// Serialization: 0 JSON, 1 ROCKETMQ.
-    pub serialization: u8,
-    /// Broker to pull from next, next offset, and the first and last offset of the queue.
-    pub numbers: [i64; 4],
-}
-
-/// The constant parts of every answer.
-pub struct Template {
-    /// JSON: the text before each of the four numbers and the opaque, and the end.
-    pub json: [Vec<u8>; 6],
+/// The constant parts of answers with `N` fields.
+pub struct Template<const N: usize> {
+    /// JSON: the text before each of the values and the opaque, and the end.
+    pub json: Vec<Vec<u8>>,
     /// ROCKETMQ: code, language and version.
     pub binary_head: [u8; 5],
     /// ROCKETMQ: flag.
     pub flag: i32,
     /// ROCKETMQ: the remark.
     pub remark: Vec<u8>,
-    /// ROCKETMQ: names of the four numbers.
-    pub names: [Vec<u8>; 4],
+    /// ROCKETMQ: names of the fields.
+    pub names: [Vec<u8>; N],
+    /// ROCKETMQ: the entries after these fields.
+    pub entries: Vec<u8>,
 }
 
-impl Template {
-    /// Appends the header of one answer; the body and `close_length` follow. Returns its place.
-    pub fn begin(&self, out: &mut Vec<u8>, answer: &Answer) -> Range<usize> {
+impl<const N: usize> Template<N> {
+    /// Appends the header of one answer; the body and `close_length` follow. `push` appends the
+    /// value of a field. Returns the header's place.
+    #[inline]
+    pub fn begin(
+        &self,
+        out: &mut Vec<u8>,
+        (opaque, serialization): (i32, u8),
+        push: impl Fn(&mut Vec<u8>, usize),
+    ) -> Range<usize> {
         let start = out.len();
         out.extend_from_slice(&[0; PREFIX_BYTES]);
-        self.push_head(out, answer);
-        close_head(out, start, answer.serialization);
-        start..out.len()
-    }
-
-    /// Replaces a header that may be followed by a body.
-    pub fn replace_head(&self, out: &mut Vec<u8>, place: &Range<usize>, answer: &Answer) {
-        let mut head = vec![];
-        self.begin(&mut head, answer);
-        out.splice(place.clone(), head);
-    }
-
-    fn push_head(&self, out: &mut Vec<u8>, answer: &Answer) {
-        if answer.serialization == 1 {
-            self.push_binary(out, answer);
+        if serialization == 1 {
+            out.extend_from_slice(&self.binary_head);
+            out.extend_from_slice(&opaque.to_be_bytes());
+            out.extend_from_slice(&self.flag.to_be_bytes());
+            out.extend_from_slice(&(self.remark.len() as u32).to_be_bytes());
+            out.extend_from_slice(&self.remark);
+            let entries = out.len();
+            out.extend_from_slice(&[0; 4]);
+            for (index, name) in self.names.iter().enumerate() {
+                push_entry(out, name, |out| push(out, index));
+            }
+            out.extend_from_slice(&self.entries);
+            close_length(out, entries);
         } else {
-            self.push_json(out, answer);
+            for (index, before) in self.json[..N].iter().enumerate() {
+                out.extend_from_slice(before);
+                push(out, index);
+            }
+            out.extend_from_slice(&self.json[N]);
+            push_decimal(out, opaque.into());
+            out.extend_from_slice(&self.json[N + 1]);
         }
-    }
-
-    fn push_json(&self, out: &mut Vec<u8>, answer: &Answer) {
-        let [.., before_opaque, end] = &self.json;
-        for (before, number) in self.json.iter().zip(answer.numbers) {
-            out.extend_from_slice(before);
-            push_decimal(out, number);
-        }
-        out.extend_from_slice(before_opaque);
-        push_decimal(out, answer.opaque.into());
-        out.extend_from_slice(end);
-    }
-
-    fn push_binary(&self, out: &mut Vec<u8>, answer: &Answer) {
-        out.extend_from_slice(&self.binary_head);
-        out.extend_from_slice(&answer.opaque.to_be_bytes());
-        out.extend_from_slice(&self.flag.to_be_bytes());
-        out.extend_from_slice(&(self.remark.len() as u32).to_be_bytes());
-        out.extend_from_slice(&self.remark);
-        let entries = out.len();
-        out.extend_from_slice(&[0; 4]);
-        for (name, number) in self.names.iter().zip(answer.numbers) {
-            push_entry(out, name, |out| push_decimal(out, number));
-        }
-        close_length(out, entries);
+        close_head(out, start, serialization);
+        start..out.len()
     }
 }
 

@@ -175,17 +175,13 @@ fn read_json(head: &[u8]) -> Option<Fields<'_>> {
 }
 
 fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
-    let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
+    let (envelope, named) = envelope::read_binary(head, ANSWERED)?;
     let mut fields = Fields { may_repeat: true, ..Fields::default() };
     fields.asked.opaque = envelope.opaque;
-    while !rest.is_empty() {
-        let (name, value, tail) = envelope::binary_field(rest)?;
-        rest = tail;
-        if value.is_empty() || value.iter().any(|&byte| byte < b' ') {
-            return None;
-        }
-        fields.set(name, value)?;
-    }
+    envelope::binary_fields(named, |name, value, _| {
+        let is_text = value.iter().all(|&byte| byte >= b' ');
+        fields.set(name, is_text.then_some(value)?)
+    })?;
     Some(fields)
 }
 

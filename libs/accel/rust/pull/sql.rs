@@ -11,6 +11,9 @@
 
 use std::cmp::Ordering;
 
+use crate::properties::PAIR_SEPARATOR;
+use crate::scan::find;
+
 const MAGIC_V1: u32 = 0xDAA3_20A7;
 const FIXED_BYTES: usize = 88;
 const HOST_V6_BYTES: usize = 12;
@@ -124,7 +127,7 @@ impl Program {
         let mut rest = properties;
         *steps += properties.len() / STEP_BYTES;
         while !rest.is_empty() {
-            let end = position(rest, 2);
+            let end = find(rest, PAIR_SEPARATOR).unwrap_or(rest.len());
             *steps += PROPERTY_STEPS + NAME_STEPS * self.names.len();
             for (name, value) in self.names.iter().zip(values.iter_mut()) {
                 let found = name.len() + 1;
@@ -139,23 +142,6 @@ impl Program {
         }
         Some(())
     }
-}
-
-/// Returns the first position of a byte, or the length if there is none. It compares eight bytes at
-/// a time: properties are long, and a pull may test 800 records.
-fn position(bytes: &[u8], wanted: u8) -> usize {
-    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    let mut words = bytes.chunks_exact(8);
-    for (index, word) in words.by_ref().enumerate() {
-        let word = word.try_into().map_or(0, u64::from_le_bytes) ^ (LOW * u64::from(wanted));
-        let zeros = word.wrapping_sub(LOW) & !word & HIGH;
-        if zeros != 0 {
-            return index * 8 + zeros.trailing_zeros() as usize / 8;
-        }
-    }
-    let rest = words.remainder();
-    bytes.len() - rest.len() + rest.iter().position(|&byte| byte == wanted).unwrap_or(rest.len())
 }
 
 /// The properties of a record with the usual layout.
@@ -396,20 +382,6 @@ mod tests {
         assert!(steps(1, &digits) > 10_000);
         assert!(steps(60, &digits) > 600_000);
         assert!(steps(1, &"b\u{1}c\u{2}".repeat(5_000)) > 40_000);
-    }
-
-    #[test]
-    fn the_first_of_several_bytes_is_found_wherever_it_is() {
-        for length in 0..40 {
-            for first in 0..=length {
-                let mut bytes = vec![1; length];
-                bytes[first..].fill(2);
-                if let Some(next) = bytes.get_mut(first + 1) {
-                    *next = 0x82;
-                }
-                assert_eq!(position(&bytes, 2), first);
-            }
-        }
     }
 
     #[test]

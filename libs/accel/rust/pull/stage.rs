@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use crate::access::Access;
 use crate::frames::{Frame, Next, frame_at};
-use crate::pull::answer::{Answer, Template};
+use crate::pull::answer::Template;
 use crate::pull::renewals::Renewals;
 use crate::pull::request::{Asked, read_pull};
 use crate::pull::select::{Caches, Filter, LastBlocks, Selection, Source};
 use crate::pull::{Found, Limits, LogView, Queue};
 use crate::signatures::Message;
-use crate::text::close_length;
+use crate::text::{close_length, push_decimal};
 
 /// Marks a staged request whose reader, or whose known renewal, has been forgotten.
 const FORGOTTEN: u32 = u32::MAX;
@@ -224,7 +224,7 @@ pub fn answer<S: Source>(
     reader: &Reader,
     context: Context<'_, S>,
     caches: &mut Caches,
-    template: &Template,
+    template: &Template<4>,
     (out, budget): (&mut Vec<u8>, &mut i64),
 ) -> Option<Found> {
     let Context { queue, topic, log, limits, source } = context;
@@ -232,13 +232,17 @@ pub fn answer<S: Source>(
     let count_max = i64::from(asked.count_max.max(1)).min(limits.count_max);
     let limits = Limits { count_max, ..limits };
     let numbers = |next| [reader.suggested_id, next, queue.min_offset, queue.max_offset];
-    let answer = |next| Answer { opaque: asked.opaque, serialization, numbers: numbers(next) };
+    let begin = |out: &mut Vec<u8>, next| {
+        let numbers = numbers(next);
+        let push = |out: &mut Vec<u8>, field: usize| push_decimal(out, numbers[field]);
+        template.begin(out, (asked.opaque, serialization), push)
+    };
     // Filters make results unique.
     let is_shared = matches!(reader.filter, Filter::All);
     if is_shared {
         if let Some((found, records)) = caches.recent.find(queue, asked.queue_offset, &limits, log)
         {
-            let frame = template.begin(out, &answer(found.next_offset));
+            let frame = begin(out, found.next_offset);
             out.extend_from_slice(records);
             close_length(out, frame.start);
             return Some(found);
@@ -246,7 +250,7 @@ pub fn answer<S: Source>(
     }
     // Usually all messages that the pull asks for are there.
     let expected = asked.queue_offset.saturating_add(count_max).min(queue.max_offset);
-    let frame = template.begin(out, &answer(expected));
+    let frame = begin(out, expected);
     let found = Selection {
         caches,
         source,
@@ -267,7 +271,9 @@ pub fn answer<S: Source>(
         caches.recent.note(queue, asked.queue_offset, &limits, found, records);
     }
     if found.next_offset != expected {
-        template.replace_head(out, &frame, &answer(found.next_offset));
+        let mut head = vec![];
+        begin(&mut head, found.next_offset);
+        out.splice(frame.clone(), head);
     }
     close_length(out, frame.start);
     Some(found)

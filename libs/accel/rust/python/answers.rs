@@ -52,7 +52,6 @@ impl LaneAnswers {
         self.answers.ends.len()
     }
 
-    /// Returns the half messages that were committed and those that were rolled back.
     fn ended(&self) -> (Vec<i64>, Vec<i64>) {
         let (commits, rollbacks): (Vec<_>, Vec<_>) =
             self.answers.ends.iter().partition(|one| one.end.commits);
@@ -60,8 +59,6 @@ impl LaneAnswers {
         (offsets(commits), offsets(rollbacks))
     }
 
-    /// Returns, for each topic: the topic, and its number of committed messages and the bytes of
-    /// their half messages.
     fn committed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut totals = vec![(0usize, 0usize); self.topics.len()];
         for one in self.answers.ends.iter().filter(|one| one.end.commits) {
@@ -77,12 +74,10 @@ impl LaneAnswers {
         Ok(list)
     }
 
-    /// Returns what `totals`, `delays` and `backs` return.
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Counts<'py>> {
         Ok((self.totals(py)?, self.delays(), self.backs(py)?))
     }
 
-    /// Returns, for each connection: the connection, its frames and the number of its answers.
     fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (peer, out, count) in self.frames() {
@@ -91,8 +86,6 @@ impl LaneAnswers {
         Ok(list)
     }
 
-    /// Encodes the answers as `encode` does, and writes them to the sockets. Returns what
-    /// `LentAnswers.settle` and `counts` return.
     fn send<'py>(
         &self,
         py: Python<'py>,
@@ -103,7 +96,6 @@ impl LaneAnswers {
         Ok((sockets.reply(py, frames)?, counts))
     }
 
-    /// Encodes the answers as `encode` does, for a thread that writes them (`LentAnswers`).
     fn lend(&self, py: Python<'_>) -> PyResult<LentAnswers> {
         let mut lent = LentAnswers::with_capacity(self.peers.len());
         for (peer, out, count) in self.frames() {
@@ -112,7 +104,6 @@ impl LaneAnswers {
         Ok(lent)
     }
 
-    /// Returns the parts of each answer as a tuple; used for answers other than success.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for row in &self.answers.rows {

@@ -19,8 +19,6 @@ const PAGES_BYTES: usize = (PART_BYTES / PAGE_BYTES - 1) * 4;
 /// of its pages.
 type Part = (u64, u64, u32, Option<Vec<u8>>);
 
-/// Computes the encoded checksums of blocks of an open log file, which begins at an offset of the
-/// log, without the interpreter lock. Returns `None` if some bytes cannot be read.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // the interface of pyo3
 pub(crate) fn block_sums(

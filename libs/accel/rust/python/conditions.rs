@@ -9,7 +9,6 @@ use crate::pull::sql::{Condition, Program, Test};
 
 const NAMES_MAX: usize = 8;
 
-/// Returns whether a record matches a condition, or `None` if only Python can decide.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // arguments of a Python function are owned
 pub fn matches(

@@ -14,8 +14,6 @@ use crate::stage::{Limits, Stage};
 
 type Spans = Vec<(i64, usize)>;
 
-/// Returns the number of entries to deliver, whether the next entry is not due yet, and the ranges
-/// of the log that contain the records.
 #[pyfunction]
 #[pyo3(signature = (entries, *, now_ms, due_at_most, copied_until, file_size, bytes_max))]
 pub(crate) fn select_due(
@@ -45,8 +43,6 @@ pub(crate) struct DueRecords {
 
 #[pymethods]
 impl DueRecords {
-    /// Creates an empty object; messages for one of the two topics, or for a later time, are
-    /// left to Python.
     #[new]
     #[pyo3(signature = (entries, spans, *, store_host, body_bytes_max, record_bytes_max, delayed_topic, half_topic, now_ms))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
@@ -92,14 +88,11 @@ impl DueRecords {
         })
     }
 
-    /// Returns each topic with the number of queues that its messages need.
     fn targets<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyString>, usize)> {
         let names = self.names.iter().map(|name| name.bind(py).clone());
         names.zip(self.stage.topics.iter().map(|topic| topic.slots.len())).collect()
     }
 
-    /// Returns the number of records that fit into the file, the records, the entries of each
-    /// queue, the keys, and for each topic its numbers of messages and bytes.
     #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
     fn place<'py>(
         &mut self,

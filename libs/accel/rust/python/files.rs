@@ -18,8 +18,6 @@ pub(crate) fn read_cached(fd: RawFd, position: u64, into: &mut [u8]) -> bool {
     retry_on_intr(read) == Ok(count)
 }
 
-/// Writes pieces to open files: each has a descriptor, the offset and the bytes. Returns the index
-/// of the first piece that failed, and the error.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // the interface of pyo3
 pub(crate) fn write_files(
@@ -42,7 +40,6 @@ pub(crate) fn write_files(
     })
 }
 
-/// Syncs open files. Returns the index of the first file that failed, and the error.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn sync_files(py: Python<'_>, fds: Vec<RawFd>) -> Option<(usize, i32)> {

@@ -36,14 +36,12 @@ impl LaneKeys {
         self.keys.timestamp(index).ok_or_else(|| PyIndexError::new_err("no such key"))
     }
 
-    /// Returns the offsets of messages that may have a key, newest first.
     fn find(&self, topic: &str, key: &str) -> Vec<i64> {
         let hash = index_hash_text(java_hash(java_hash_text(0, topic), b"#"), key);
         let rows = self.keys.hashes.iter().zip(&self.keys.offsets).rev();
         rows.filter(|(one, _)| **one == hash).map(|(_, offset)| *offset).collect()
     }
 
-    /// Appends newer keys, unless there are many already.
     fn absorb(&mut self, newer: &Bound<'_, PyAny>) -> bool {
         let Ok(newer) = newer.cast::<Self>() else {
             return false;
@@ -57,8 +55,6 @@ impl LaneKeys {
         }
     }
 
-    /// Links keys into the slots of an index file; returns their entries and the number of slots
-    /// that were empty.
     #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
     fn link<'py>(
         &self,

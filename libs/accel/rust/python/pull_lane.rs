@@ -36,7 +36,7 @@ pub struct PullLane {
     names: Vec<(Py<PyString>, Py<PyString>)>,
     /// The locks of each known renewal.
     locks: Vec<Py<PyAny>>,
-    template: Template,
+    template: Template<4>,
     plain: PlainTemplate,
     frame_bytes_max: usize,
     limits: Limits,
@@ -121,7 +121,14 @@ impl PullLane {
             pulls,
             names: vec![],
             locks: vec![],
-            template: Template { json, binary_head, flag, remark, names },
+            template: Template {
+                json: json.into(),
+                binary_head,
+                flag,
+                remark,
+                names,
+                entries: vec![],
+            },
             plain: PlainTemplate { json: plain_json, binary: plain_binary },
             frame_bytes_max,
             limits: Limits { count_max, bytes_max, memory_bytes },
@@ -219,14 +226,11 @@ impl PullLane {
         self.known.clear();
     }
 
-    /// Returns the start and end of a staged request's frame.
     fn frame(&self, index: usize) -> PyResult<(usize, usize)> {
         let staged = self.pulls.staged.get(index);
         staged.map(Staged::frame).ok_or_else(|| PyIndexError::new_err("no such request"))
     }
 
-    /// Answers staged requests, and stops at one that Python must answer or when the answers exceed
-    /// `room` bytes. Filters may take `budget` steps in total.
     fn answer<'py>(
         &mut self,
         py: Python<'py>,

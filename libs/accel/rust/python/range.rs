@@ -9,8 +9,6 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use super::keys::LaneKeys;
 use crate::range::{Rules, follow, read};
 
-/// Reads the plain records of `data`, starting at a position; `data` begins at offset `base` of the
-/// log.
 #[pyfunction]
 #[pyo3(signature = (data, position, base, *, check_crc, is_indexing, delayed))]
 pub(crate) fn read_range<'py>(
@@ -43,7 +41,6 @@ pub(crate) fn read_range<'py>(
     (found.size, found.count, found.timestamp, runs, keys).into_pyobject(py)
 }
 
-/// Follows the headers of whole records; returns `None` if a header is wrong.
 #[pyfunction]
 pub(crate) fn follow_headers(
     data: &[u8],

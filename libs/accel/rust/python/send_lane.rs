@@ -16,7 +16,7 @@ use super::pull_lane::PullLane;
 use crate::answers::Template;
 use crate::halves::Transactions;
 use crate::host::Host;
-use crate::pull::answer::PlainTemplate;
+use crate::pull::{self, answer::PlainTemplate};
 use crate::send_back_header::{BackGroup, Backs};
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 use crate::text::hex_host;
@@ -77,10 +77,14 @@ impl SendLane {
         let store_host = host(store_host)?;
         let (delay_topic, delays_ms) = delayed;
         let template = Template {
-            json,
-            binary_head: array(binary_head, "the head of an answer")?,
-            flag,
-            binary_entries,
+            fields: pull::answer::Template {
+                json: json.into(),
+                binary_head: array(binary_head, "the head of an answer")?,
+                flag,
+                remark: vec![],
+                names: [&b"msgId"[..], b"queueId", b"queueOffset"].map(Vec::from),
+                entries: binary_entries,
+            },
             host: hex_host(&store_host),
             plain: PlainTemplate { json: plain_json, binary: plain_binary },
         };
@@ -133,7 +137,6 @@ impl SendLane {
         Ok(is_new)
     }
 
-    /// Accepts messages that a consumer group sends back from now on; returns whether it is new.
     fn learn_back(
         &mut self,
         py: Python<'_>,
@@ -161,7 +164,6 @@ impl SendLane {
         self.drop_unused_names();
     }
 
-    /// Accepts half messages from now on, or leaves them to Python.
     fn take_halves(&mut self, takes_halves: bool) {
         if let Some(transactions) = &mut self.stage.transactions {
             transactions.takes_halves = takes_halves;
@@ -174,21 +176,17 @@ impl SendLane {
         }
     }
 
-    /// Keeps the half messages of answers in memory.
     fn keep_halves(&mut self, answers: &mut LaneAnswers) {
         if let Some(transactions) = &mut self.stage.transactions {
             answers.answers.halves.drain(..).for_each(|half| transactions.keep(half));
         }
     }
 
-    /// Returns the half messages that these staged requests end.
     fn staged_ends(&self, first: usize, count: usize) -> PyResult<Vec<i64>> {
         let requests = &self.stage.requests[self.staged(first, count)?];
         Ok(requests.iter().filter_map(|request| Some(request.end?.half_offset)).collect())
     }
 
-    /// Leaves pulls to Python if `pulls` is `None`, sends if `takes_sends` is false, the ends of
-    /// transactions if `now_ms` is `None`, and messages sent back if `backs` is `None`.
     #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, now_ms=None, pulls=None, backs=None))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn stage(

@@ -54,7 +54,6 @@ impl LaneRuns {
         (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
     }
 
-    /// Returns the answers to requests that were not stored, which therefore have no positions.
     fn unplaced(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<LaneAnswers> {
         let lane = &*self.lane.borrow(py);
         let mut answers = Answers::default();

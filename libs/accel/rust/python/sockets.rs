@@ -110,28 +110,18 @@ impl Sockets {
         }
     }
 
-    /// Decrypts what a socket receives, and encrypts what `send_rows` writes to it.
     fn secure(&mut self, fd: RawFd, session: Py<TlsSession>) {
         self.secured.insert(fd, session);
     }
 
-    /// Leaves encryption to the caller from now on.
     fn release(&mut self, fd: RawFd) {
         self.secured.remove(&fd);
     }
 
-    /// Returns how many bytes TLS has added to the received data since the last call.
     fn take_overhead(&mut self) -> isize {
         std::mem::take(&mut self.overhead)
     }
 
-    /// Reads once from each readable socket of an epoll object, answers the pulls and stages the
-    /// sends.
-    ///
-    /// Returns the other chunks with their connections, the connections whose sockets have ended or
-    /// failed, the result of the answers, and what is staged. While only pulls arrive, and all
-    /// their answers are sent, sockets are read again. A chunk that is not answered completely ends
-    /// the call, and the next call reads the other sockets.
     #[pyo3(signature = (epoll, peers, count_max, pulling=None, sending=None))]
     #[allow(clippy::too_many_arguments)] // once per turn: an object for them costs time
     fn receive<'py>(
@@ -232,9 +222,6 @@ impl Sockets {
         Ok((chunks, ended, answered, staged))
     }
 
-    /// Answers and stages chunks that were received otherwise, from a given row on, as `receive`
-    /// does. Returns the index of the next row, the chunks that are neither answered nor staged,
-    /// and the results as `receive` does.
     #[pyo3(signature = (rows, first, pulling=None, sending=None))]
     fn take_rows<'py>(
         &mut self,
@@ -264,8 +251,6 @@ impl Sockets {
         Ok((next, chunks, answered, staged))
     }
 
-    /// Writes the answers to pulls that are kept. Returns the number of bytes that the kernel has
-    /// taken, and the bytes that it has not taken.
     fn send_answers<'py>(
         &mut self,
         py: Python<'py>,
@@ -277,14 +262,11 @@ impl Sockets {
         Ok((total, rest))
     }
 
-    /// Writes to a socket; returns the number of bytes that the kernel has taken.
     #[allow(clippy::unused_self)] // a method, because a connection is given one object
     fn send(&self, fd: RawFd, data: &[u8]) -> usize {
         write(fd, data)
     }
 
-    /// Writes the bytes of each row to the socket of its connection. Returns the bytes that the
-    /// kernel has not taken.
     fn send_rows<'py>(
         &mut self,
         py: Python<'py>,
