@@ -7,6 +7,7 @@ A test that takes `cluster` runs against CometMQ, and in the long form also agai
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from cometmq.peers.processes import wait_until
 from cometmq.spark.cluster.topics import NameServers
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.source import RocketMQDataSource
+from cometmq.testing.spark import Gateway
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 
@@ -94,6 +96,16 @@ def spark() -> Iterator[SparkSession]:
         session.dataSource.register(RocketMQDataSource)
         yield session
         session.stop()
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 _SERVERS = frozenset({"spark", "maker", "cluster"})

@@ -2,7 +2,6 @@
 """The collector as a program shows its metrics and those of the newest report."""
 
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ import pytest
 from cometmq.peers.ports import HOST, free_port
 from cometmq.peers.processes import wait_until
 from cometmq.spark.collect.exposition import REPORT_METRICS
+from cometmq.testing.spark import LAG
 
-PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 TIMEOUT_S = 60.0
 
 
@@ -33,7 +32,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     """The port of a collector whose name server does not exist."""
     port = free_port()
     command = [
-        str(PROGRAM), "snapshot", str(tmp_path / "history"), "--interval", "60",
+        str(LAG), "snapshot", str(tmp_path / "history"), "--interval", "60",
         "--namesrv", "127.0.0.1:1", "--http-port", str(port), "--textfile", str(tmp_path),
     ]  # fmt: skip
     with subprocess.Popen(command) as running:
@@ -60,7 +59,7 @@ def test_the_port_shows_failures_and_the_report(port: int, tmp_path: Path) -> No
 
 def test_a_taken_port_is_a_one_line_error(port: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        [PROGRAM, "snapshot", tmp_path, "--interval", "60", "--http-port", str(port)],
+        [LAG, "snapshot", tmp_path, "--interval", "60", "--http-port", str(port)],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -2,7 +2,6 @@
 """Runs `cometmq-lag snapshot` against brokers with access control and TLS."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 
 from cometmq.peers.comet import CometCluster
 from cometmq.spark.lag.cli import Exit
+from cometmq.testing.spark import run_lag
 
-PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 ACCOUNTS = """\
 globalWhiteRemoteAddresses: []
 accounts:
@@ -47,10 +46,8 @@ def make_certificate(path: Path) -> None:
 
 
 def snapshot(cluster: CometCluster, history: Path, *words: object) -> tuple[int, list[str]]:
-    command = [PROGRAM, "snapshot", history, "--namesrv", cluster.namesrv_addr, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr.splitlines()
+    status, _, lines = run_lag("snapshot", history, "--namesrv", cluster.namesrv_addr, *words)
+    return status, lines
 
 
 @pytest.mark.parametrize("words", [(), ("--tls",)], ids=["plain", "tls"])

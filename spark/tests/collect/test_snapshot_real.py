@@ -3,7 +3,6 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,26 +13,22 @@ from cometmq.client import AdminClient, Message, Producer
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.shared.strangers import ODD_NAMES, Stranger
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.collect.snapshot import NothingCollected, is_taken, snapshot_path, take, write
+from cometmq.testing.spark import LAG
 
 QUEUE_COUNT = 4
 SENT_COUNT = 40
 COMMITTED = {0: 10, 1: 3, 2: 0}
 """Committed offsets by queue; the last of the four queues has none."""
 
-MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 
-
-@pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with MAKERS[request.param](tmp_path_factory.mktemp(request.param)) as running:
+@pytest.fixture(scope="module")
+def cluster(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with maker(tmp_path_factory.mktemp("snapshots")) as running:
         create_topic(running.namesrv_addr, running.broker_addrs, "Orders", queue_count=QUEUE_COUNT)
         yield running
 
@@ -155,8 +150,7 @@ async def test_unreachable_name_server_is_a_one_line_error() -> None:
 
 
 def test_command_takes_snapshots_until_stopped(cluster: Cluster, tmp_path: Path) -> None:
-    program = Path(sys.executable).with_name("cometmq-lag")
-    words = [program, "snapshot", tmp_path, "--namesrv", cluster.namesrv_addr, "--interval", "60"]
+    words = [LAG, "snapshot", tmp_path, "--namesrv", cluster.namesrv_addr, "--interval", "60"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
         said = child.stderr.readline()
         child.send_signal(signal.SIGTERM)

@@ -10,14 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from cometmq.spark.collect.snapshot import snapshot_path
-from cometmq.spark.tables.arrow import table_of
-from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
+from cometmq.spark.tables.columns import TABLES
+
+from .written import Written, micros
+
+Rows = dict[str, list[dict[str, Any]]]
+"""The rows of a snapshot by table."""
 
 BASE = 10_000
 """First offset of all queues: 0 would mean "has consumed nothing", which no shift preserves."""
@@ -134,24 +136,19 @@ def drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
 def write(root: Path, all_of: Sequence[Drawn], end: datetime, *, is_shifted: bool = False) -> None:
     """Write the snapshots of these histories, with the last one at `end`."""
     last_id = int(end.timestamp()) // 60
-    tables: dict[int, dict[str, list[tuple[Any, ...]]]] = {
-        last_id - back: {name: [] for name in TABLES} for back in range(MINUTES_MAX)
-    }
+    first_id = last_id - MINUTES_MAX + 1
+    written = Written(range(first_id, last_id + 1))
     for number, history in enumerate(all_of):
         base = BASE + history.shift * is_shifted
         for minute, rows in enumerate(rows_of(history, f"h{number:03d}", base, last_id)):
             for name, found in rows.items():
-                tables[last_id - MINUTES_MAX + 1 + minute][name] += found
-    for snapshot_id, by_name in tables.items():
-        for name, values in by_name.items():
-            path = snapshot_path(root, name, snapshot_id)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table_of(TABLES[name], values), path)
+                for row in found:
+                    written.add(first_id + minute, name, row)
+    written.write(root)
 
 
-def rows_of(
-    history: Drawn, cluster: str, base: int, last_id: int
-) -> list[dict[str, list[tuple[Any, ...]]]]:
+def rows_of(history: Drawn, cluster: str, base: int, last_id: int) -> list[Rows]:
+    """Return the rows of each minute; a minute without a snapshot has none."""
     first, last = base, base + history.backlog
     stored: list[tuple[int, int]] = []
     offsets = [None if it.begin is None else base + it.begin for it in history.groups]
@@ -166,18 +163,18 @@ def rows_of(
         last += change.arrived
         first += min(change.deleted, last - first)
         common = {
-            "snapshot_id": snapshot_id, "cluster": cluster, "broker_name": "broker-a",
+            "cluster": cluster, "broker_name": "broker-a",
             "topic": "T", "queue_id": 0, "min_offset": first, "max_offset": last,
-            "last_update_ts": _micros(_stored_s(stored, last - 1)), "read_ts": _micros(now_s),
-            "max_read_ts": _micros(now_s + 1), "schema_version": SCHEMA_VERSION,
+            "last_update_ts": micros(_stored_s(stored, last - 1)), "read_ts": micros(now_s),
+            "max_read_ts": micros(now_s + 1),
         }  # fmt: skip
-        rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
+        rows: Rows = {name: [] for name in TABLES}
         for number, group in enumerate(history.groups):
             step = group.minutes[minute]
             c = offsets[number] = _moved(offsets[number], step.read, last)
             if minute < group.gone_at:
                 _add_group(rows, common, f"g{number}", group, step, c, stored)
-        rows["offsets"].append(_row("offsets", common | {"perm": 6, "topic_kind": "NORMAL"}))
+        rows["offsets"].append(common | {"perm": 6, "topic_kind": "NORMAL"})
         rows["brokers"].append(_broker(history, common, minute))
         found.append(rows if history.seen[minute] else {})
     return found
@@ -190,7 +187,7 @@ def _moved(offset: int | None, read: int | None, last: int) -> int | None:
 
 
 def _add_group(
-    rows: dict[str, list[tuple[Any, ...]]], common: dict[str, Any], name: str, group: Group,
+    rows: Rows, common: dict[str, Any], name: str, group: Group,
     step: ReaderMinute, c: int | None, stored: list[tuple[int, int]],
 ) -> None:  # fmt: skip
     first, last = common["min_offset"], common["max_offset"]
@@ -199,31 +196,22 @@ def _add_group(
     more = {"group": name, "online": step.online, "message_model": model}
     position = {
         "consumer_offset": c, "filtered": False,
-        "next_ts": _micros(_stored_s(stored, max(c or 0, first)) if is_known else None),
-        "consume_ts": _micros(_stored_s(stored, (c or 0) - 1) if is_known else None),
+        "next_ts": micros(_stored_s(stored, max(c or 0, first)) if is_known else None),
+        "consume_ts": micros(_stored_s(stored, (c or 0) - 1) if is_known else None),
     }  # fmt: skip
-    rows["progress"].append(_row("progress", common | more | position))
+    rows["progress"].append(common | more | position)
     counts = {"online_clients": int(step.online), "subscriptions": [], "languages": []}
-    rows["groups"].append(_row("groups", common | more | counts))
+    rows["groups"].append(common | more | counts)
 
 
-def _broker(history: Drawn, common: dict[str, Any], minute: int) -> tuple[Any, ...]:
-    facts = {
+def _broker(history: Drawn, common: dict[str, Any], minute: int) -> dict[str, Any]:
+    return common | {
         "broker_id": 0, "addr": "127.0.0.1:10911", "reachable": True,
         "file_reserved_hours": history.reserved_hours, "delete_when": history.delete_when,
         "disk_max_used_ratio": 75,
         "commitlog_disk_ratio": history.disk_ratio + minute * history.disk_growth,
     }  # fmt: skip
-    return _row("brokers", common | facts)
 
 
 def _stored_s(stored: Sequence[tuple[int, int]], offset: int) -> int | None:
     return max((at for first, at in stored if first <= offset), default=None)
-
-
-def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e6)
-
-
-def _row(table: str, values: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(values.get(column.name) for column in TABLES[table])

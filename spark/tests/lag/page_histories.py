@@ -10,12 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from cometmq.spark.collect.snapshot import snapshot_path
-from cometmq.spark.tables.arrow import table_of
-from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
+from .written import Written
 
 MINUTES = 30
 QUEUES = 4
@@ -134,29 +131,19 @@ histories = st.builds(
 def write(root: Path, all_of: Sequence[History], end: datetime) -> None:
     """Write the snapshots of these histories, with the last one at `end`."""
     last_id = int(end.timestamp()) // 60
+    first_id = last_id - MINUTES + 1
+    written = Written(range(first_id, last_id + 1))
     for minute in range(MINUTES):
-        number = last_id - MINUTES + 1 + minute
-        tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
         for index, history in enumerate(all_of):
-            _add(tables, history, f"p{index:03d}", minute, number)
-        for name, rows in tables.items():
-            path = snapshot_path(root, name, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table_of(TABLES[name], rows), path)
+            _add(written, history, f"p{index:03d}", minute, first_id + minute)
+    written.write(root)
 
 
-def _add(
-    tables: dict[str, list[tuple[Any, ...]]],
-    history: History,
-    cluster: str,
-    minute: int,
-    number: int,
-) -> None:
+def _add(written: Written, history: History, cluster: str, minute: int, number: int) -> None:
     def add(table: str, **values: Any) -> None:
-        common = {"snapshot_id": number, "cluster": cluster, "schema_version": SCHEMA_VERSION}
-        times = {"read_ts": number * 60_000_000, "max_read_ts": number * 60_000_000}
-        row = common | times | values
-        tables[table].append(tuple(row.get(column.name) for column in TABLES[table]))
+        moment = number * 60_000_000
+        common = {"cluster": cluster, "read_ts": moment, "max_read_ts": moment}
+        written.add(number, table, common | values)
 
     for index, name in enumerate(BROKERS):
         disk, down = history.disks[index], history.down[index]

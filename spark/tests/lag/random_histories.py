@@ -10,13 +10,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+from cometmq.spark.tables.columns import topic_kind
 
-from cometmq.spark.collect.snapshot import snapshot_path
-from cometmq.spark.tables.arrow import table_of
-from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, topic_kind
-
-Rows = dict[str, list[tuple[Any, ...]]]
+from .written import Written, micros
 
 
 @dataclass
@@ -78,19 +74,16 @@ def batch(
     """Write `count` histories that end at `end`; return their clusters."""
     last_id = int(end.timestamp()) // 60
     ids = range(last_id - minutes + 1, last_id + 1)
-    by_id: dict[int, Rows] = {number: {name: [] for name in TABLES} for number in ids}
+    written = Written(ids)
     clusters = [f"h{first + number:03d}" for number in range(count)]
     for cluster in clusters:
-        _history(random.Random(f"{seed} {cluster}"), cluster, by_id, last_id)
-    for number, tables in by_id.items():
-        for name, rows in tables.items():
-            path = snapshot_path(folder, name, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table_of(TABLES[name], rows), path)
+        _history(random.Random(f"{seed} {cluster}"), cluster, ids, written)
+    written.write(folder)
     return clusters
 
 
-def _history(random_: random.Random, cluster: str, by_id: dict[int, Rows], last_id: int) -> None:
+def _history(random_: random.Random, cluster: str, ids: range, written: Written) -> None:
+    first_id, last_id = ids[0], ids[-1]
     queues = [
         Queue(
             min_offset=(begin := random_.choice([0, 100, 10**12])),
@@ -101,12 +94,11 @@ def _history(random_: random.Random, cluster: str, by_id: dict[int, Rows], last_
         )
         for _ in range(3)
     ]
-    groups = [_group(random_, f"g{number}", queues, len(by_id)) for number in range(5)]
+    groups = [_group(random_, f"g{number}", queues, len(ids)) for number in range(5)]
     gap = random_.choice([0, 0, 0.1, 0.6])
     away_from = last_id - random_.randint(0, 8) if random_.random() < 0.15 else last_id + 1
     ratio, growth = random_.uniform(0.3, 0.9), random_.choice([0, 0, 0.0005, -0.001])
-    first_id = min(by_id)
-    for number, rows in by_id.items():
+    for number in ids:
         now_s = number * 60 + random_.uniform(0, 5)
         for queue in queues:
             queue.step(random_, now_s)
@@ -117,10 +109,11 @@ def _history(random_: random.Random, cluster: str, by_id: dict[int, Rows], last_
         if number < last_id and random_.random() < gap:
             continue
         is_away = number >= away_from
-        rows["brokers"].append(_broker(random_, cluster, number, now_s, ratio, is_away=is_away))
+        broker = _broker(random_, cluster, now_s, ratio, is_away=is_away)
+        written.add(number, "brokers", broker)
         if not is_away:
             there = [it for it in groups if it.gone_at is None or number - first_id < it.gone_at]
-            _add(random_, cluster, number, now_s, queues, there, rows)
+            _add(random_, cluster, number, now_s, queues, there, written)
 
 
 def _group(random_: random.Random, name: str, queues: list[Queue], minutes: int) -> Group:
@@ -144,16 +137,11 @@ def _group(random_: random.Random, name: str, queues: list[Queue], minutes: int)
     )
 
 
-def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e6)
-
-
 def _broker(
-    random_: random.Random, cluster: str, number: int, now_s: float, ratio: float, *, is_away: bool
-) -> tuple[Any, ...]:
+    random_: random.Random, cluster: str, now_s: float, ratio: float, *, is_away: bool
+) -> dict[str, Any]:
     told = random_.random() < 0.97 and not is_away
-    values: dict[str, Any] = {
-        "snapshot_id": number,
+    return {
         "cluster": cluster,
         "broker_name": "broker-a",
         "broker_id": 0,
@@ -166,9 +154,8 @@ def _broker(
         else ("04", "02", "00;12", "23")[int(cluster[1:]) % 4],
         "disk_max_used_ratio": None if is_away else 75,
         "commitlog_disk_ratio": None if is_away else ratio,
-        "read_ts": _micros(now_s),
+        "read_ts": micros(now_s),
     }
-    return tuple(values.get(column.name) for column in TABLES["brokers"])
 
 
 def _add(
@@ -178,36 +165,37 @@ def _add(
     now_s: float,
     queues: list[Queue],
     groups: list[Group],
-    rows: Rows,
+    written: Written,
 ) -> None:
     read_s, max_s = now_s, now_s + random_.uniform(0, 3)
     copies = 2 if random_.random() < 0.05 else 1
     for queue_id, queue in enumerate(queues):
         newest = queue.stored_s(queue.max_offset - 1)
-        row = (
-            number, cluster, "broker-a", "T", queue_id, queue.min_offset, queue.max_offset,
-            _micros(newest), None, _micros(max_s), 6, topic_kind("T"),
-        )  # fmt: skip
-        rows["offsets"].extend([row] * copies)
+        place = {
+            "cluster": cluster, "broker_name": "broker-a", "topic": "T", "queue_id": queue_id,
+            "min_offset": queue.min_offset, "max_offset": queue.max_offset,
+            "last_update_ts": micros(newest), "read_ts": micros(max_s), "perm": 6,
+            "topic_kind": topic_kind("T"),
+        }  # fmt: skip
+        written.add(number, "offsets", place, copies=copies)
     for group in groups:
         online = random_.random() < group.online
         for queue_id, reader in group.readers.items():
-            row = _progress(random_, cluster, number, (read_s, max_s), group, queue_id,
+            row = _progress(random_, cluster, (read_s, max_s), group, queue_id,
                             queues[queue_id], reader, online=online)  # fmt: skip
-            rows["progress"].extend([row] * copies)
+            written.add(number, "progress", row, copies=copies)
         model = group.model if online else None
         values = {
-            "snapshot_id": number, "cluster": cluster, "group": group.name,
+            "cluster": cluster, "group": group.name,
             "broker_name": "broker-a", "online_clients": int(online), "message_model": model,
-            "subscriptions": [], "languages": [], "read_ts": _micros(read_s),
+            "subscriptions": [], "languages": [], "read_ts": micros(read_s),
         }  # fmt: skip
-        rows["groups"].append(tuple(values.get(column.name) for column in TABLES["groups"]))
+        written.add(number, "groups", values)
 
 
 def _progress(
     random_: random.Random,
     cluster: str,
-    number: int,
     moments: tuple[float, float],
     group: Group,
     queue_id: int,
@@ -215,14 +203,13 @@ def _progress(
     reader: Reader,
     *,
     online: bool,
-) -> tuple[Any, ...]:
+) -> dict[str, Any]:
     offset, is_sampled = reader.offset, random_.random() < reader.sampled
     next_s = consumed_s = None
     if is_sampled and offset is not None and offset < queue.max_offset:
         next_s = queue.stored_s(max(offset, queue.min_offset))
         consumed_s = queue.stored_s(offset - 1) if offset > queue.min_offset else None
-    values = {
-        "snapshot_id": number,
+    return {
         "cluster": cluster,
         "group": group.name,
         "broker_name": "broker-a",
@@ -231,17 +218,15 @@ def _progress(
         "consumer_offset": offset,
         "min_offset": queue.min_offset,
         "max_offset": queue.max_offset,
-        "consume_ts": _micros(consumed_s),
-        "next_ts": _micros(next_s),
-        "last_update_ts": _micros(queue.stored_s(queue.max_offset - 1)),
-        "read_ts": _micros(moments[0]),
-        "max_read_ts": _micros(moments[1]),
+        "consume_ts": micros(consumed_s),
+        "next_ts": micros(next_s),
+        "last_update_ts": micros(queue.stored_s(queue.max_offset - 1)),
+        "read_ts": micros(moments[0]),
+        "max_read_ts": micros(moments[1]),
         "online": online,
         "message_model": group.model if online else None,
         "filtered": group.is_filtered,
-        "schema_version": SCHEMA_VERSION,
     }
-    return tuple(values.get(column.name) for column in TABLES["progress"])
 
 
 def moment(text: str, minutes: int = 0) -> datetime:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs `cometmq-lag` as users do: exit statuses, one-line errors, nothing overwritten."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,17 +10,9 @@ import pytest
 from cometmq.spark.lag.cli import Exit, FailOn, exit_of
 from cometmq.spark.lag.columns import Header
 from cometmq.spark.tables.arrow import VERSION_KEY
+from cometmq.testing.spark import run_lag
 
 from .random_histories import batch, moment
-
-PROGRAM = Path(sys.executable).with_name("cometmq-lag")
-
-
-def _run(*words: object) -> tuple[int, str, list[str]]:
-    done = subprocess.run(
-        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=800, check=False
-    )
-    return done.returncode, done.stdout, done.stderr.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -42,20 +32,19 @@ def _run(*words: object) -> tuple[int, str, list[str]]:
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_mistake(words: list[str], said: str) -> None:
-    status, _, lines = _run(*words)
+    status, _, lines = run_lag(*words)
     assert status == Exit.USAGE
     assert any(said in line for line in lines)
-    assert not any("Traceback" in line for line in lines)
 
 
 def test_report_without_history_is_a_one_line_error(tmp_path: Path) -> None:
-    status, _, lines = _run("report", tmp_path)
+    status, _, lines = run_lag("report", tmp_path)
     assert status == Exit.FAILED
     assert lines == [f"cometmq-lag: {tmp_path}: no snapshots; run cometmq-lag snapshot first"]
 
 
 def test_missing_name_server_is_a_one_line_error(tmp_path: Path) -> None:
-    status, _, lines = _run("snapshot", tmp_path, "--namesrv", "127.0.0.1:1")
+    status, _, lines = run_lag("snapshot", tmp_path, "--namesrv", "127.0.0.1:1")
     assert status == Exit.FAILED
     assert len(lines) == 1
     assert "127.0.0.1:1" in lines[0]
@@ -67,7 +56,7 @@ def test_unwritable_output_fails_before_the_report(tmp_path: Path, option: str) 
     history, taken = tmp_path / "history", tmp_path / "taken"
     batch(history, seed=1, end=moment("2026-05-01T10:59"), minutes=2, first=0, count=1)
     taken.write_text("mine")
-    status, _, lines = _run("report", history, option, taken / "below")
+    status, _, lines = run_lag("report", history, option, taken / "below")
     assert (status, len(lines)) == (Exit.FAILED, 1)
     assert str(taken) in lines[0]
     assert taken.read_text() == "mine"
@@ -80,7 +69,7 @@ def test_history_of_another_version_is_rejected(tmp_path: Path, command: str) ->
     path = min(tmp_path.glob("raw/progress/*/*/*.parquet"))
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.replace_schema_metadata({VERSION_KEY: "99"}), path)
-    status, out, lines = _run(command, tmp_path)
+    status, out, lines = run_lag(command, tmp_path)
     assert status == Exit.FAILED
     assert (
         f"{path}: written with table version 99, this cometmq-lag reads version 1:"
@@ -107,7 +96,7 @@ def test_damaged_snapshot_is_a_one_line_error_and_keeps_the_last_report(
     out.mkdir()
     (out / "report.html").write_text("the last one")
 
-    status, _, lines = _run("report", history, "--out", out)
+    status, _, lines = run_lag("report", history, "--out", out)
 
     assert status == Exit.FAILED
     assert all(line.startswith("cometmq-lag: ") for line in lines if "WARNING: Using" not in line)
@@ -123,14 +112,14 @@ def test_settings_reach_spark(tmp_path: Path) -> None:
     batch(history, seed=1, end=moment("2026-05-01T10:59"), minutes=10, first=0, count=1)
     events.mkdir()
     conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file:{events}")
-    assert _run("report", history, "--fail-on", "never", *conf)[0] == Exit.OK
+    assert run_lag("report", history, "--fail-on", "never", *conf)[0] == Exit.OK
     assert list(events.iterdir())
 
 
 def test_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:
     batch(tmp_path, seed=1, end=moment("2026-05-01T10:59"), minutes=60, first=0, count=1)
-    assert _run("verify", tmp_path)[0] == Exit.OK
-    status, _, lines = _run("compact", tmp_path)
+    assert run_lag("verify", tmp_path)[0] == Exit.OK
+    status, _, lines = run_lag("compact", tmp_path)
     assert (status, lines[0]) == (Exit.OK, "cometmq-lag: compacted 1 hours")
     assert not list(tmp_path.glob("raw/*/dt=*/hh=*"))  # past the grace period: removed at once
 
@@ -139,10 +128,10 @@ def test_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:
     batch(tmp_path, seed=1, end=moment("2026-05-01T11:30"), minutes=20, first=0, count=1)
     broken = min(tmp_path.glob("raw/progress/*/*/*.parquet"))
     broken.write_bytes(b"PAR1")
-    status, out, _ = _run("verify", tmp_path)
+    status, out, _ = run_lag("verify", tmp_path)
     assert status == Exit.FAILED
     assert out.startswith(f"{broken}: not a valid Parquet file")
-    status, _, lines = _run("compact", tmp_path)
+    status, _, lines = run_lag("compact", tmp_path)
     assert (status, len(lines)) == (Exit.FAILED, 1)
     assert str(broken) in lines[0]
     assert file.read_bytes() == whole

@@ -2,11 +2,8 @@
 """Runs each command of `cometmq-lag` against brokers of CometMQ and RocketMQ."""
 
 import asyncio
-import http.server
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,54 +17,40 @@ import pytest
 from cometmq.client import AdminClient, ConsumeFrom, MessageExt, PushConsumer, PushOptions
 from cometmq.client.clock import wall_ms
 from cometmq.peers.cluster import Cluster
-from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import PatientJavaCluster, mqadmin
+from cometmq.peers.java import mqadmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.collect.broker import CollectSettings
 from cometmq.spark.collect.snapshot import snapshot_id_of, take, write
 from cometmq.spark.lag.cli import Exit
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.members import GroupAnswers, query_members
-from cometmq.spark.options.definitions import parse
-from cometmq.testing.spark import fill
+from cometmq.testing.spark import Gateway, fill, run_lag
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
-PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 TOPIC = "Orders"
 QUEUES = 4
 SENT = 300
 """Messages sent to each queue; every third has the tag that one group subscribes to."""
 COMMITTED = {"stopped": [100, 200, 300, 300], "fine": [SENT] * QUEUES}
 HANGING = "hanging"
-MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 ROUNDS = 7
 
 
-@pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker with messages, and two groups that have consumed some of them."""
     settings = {"autoCreateTopicEnable": False}
-    with MAKERS[request.param](tmp_path_factory.mktemp(request.param), settings) as running:
+    with maker(tmp_path_factory.mktemp("lag"), settings) as running:
         namesrv = running.namesrv_addr
         retries = (
             f"%RETRY%{group}" for group in COMMITTED
         )  # mqadmin only knows groups with a configuration
         for name in (TOPIC, "CMQ_LAG_ALERT", *retries):
             create_topic(namesrv, running.broker_addrs, name, queue_count=QUEUES)
-        queues = fill(namesrv, TOPIC, SENT)
-        with Metadata(parse({"nameServer": namesrv, "subscribe": TOPIC})) as metadata:
-            metadata.queues()
-            wait_until(
-                lambda: all(end == SENT for _, end in metadata.ends(queues).values()),
-                30,
-                "messages in their queues",
-            )
+        fill(namesrv, TOPIC, SENT)
         asyncio.run(commit(running))
         yield running
 
@@ -78,16 +61,6 @@ async def commit(cluster: Cluster) -> None:
             for queue_id, offset in enumerate(offsets):
                 queue = MessageQueue(TOPIC, cluster.broker_names[0], queue_id)
                 await admin.commit_offset(group, queue, offset)
-
-
-def lag(*words: object) -> tuple[int, str, list[str]]:
-    """Run a command to completion; return exit status, output, and progress lines."""
-    done = subprocess.run(
-        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=800, check=False
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    assert "\tat " not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr.splitlines()
 
 
 def progress_of(history: Path, group: str) -> dict[int, dict[str, Any]]:
@@ -106,7 +79,7 @@ def mqadmin_progress(cluster: Cluster, group: str) -> tuple[dict[int, tuple[int,
 
 
 def test_snapshot_agrees_with_mqadmin(cluster: Cluster, tmp_path: Path) -> None:
-    status, out, lines = lag("snapshot", tmp_path, "--namesrv", cluster.namesrv_addr)
+    status, out, lines = run_lag("snapshot", tmp_path, "--namesrv", cluster.namesrv_addr)
 
     assert (status, out, len(lines)) == (Exit.OK, "", 1)
     for group in COMMITTED:
@@ -116,9 +89,9 @@ def test_snapshot_agrees_with_mqadmin(cluster: Cluster, tmp_path: Path) -> None:
             queue: (row["max_offset"], row["consumer_offset"]) for queue, row in rows.items()
         } == offsets
         assert sum(row["max_offset"] - row["consumer_offset"] for row in rows.values()) == total
-    assert lag("verify", tmp_path)[0] == Exit.OK
+    assert run_lag("verify", tmp_path)[0] == Exit.OK
     # The hour is not over, so nothing is compacted or removed.
-    assert lag("compact", tmp_path)[2] == [
+    assert run_lag("compact", tmp_path)[2] == [
         "cometmq-lag: compacted 0 hours",
         "cometmq-lag: removed 0 files and folders",
     ]
@@ -153,35 +126,6 @@ def a_consumer(cluster: Cluster) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-class Gateway(http.server.BaseHTTPRequestHandler):
-    """Accepts metrics like a Prometheus Pushgateway."""
-
-    def do_PUT(self) -> None:
-        length = int(self.headers["Content-Length"])
-        self.server.taken.append((self.path, self.rfile.read(length).decode()))  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def do_DELETE(self) -> None:
-        self.send_response(202)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def gateway() -> Iterator[http.server.HTTPServer]:
-    server = http.server.HTTPServer(("127.0.0.1", 0), Gateway)
-    server.taken = []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 async def take_rounds(cluster: Cluster, history: Path) -> None:
@@ -220,9 +164,7 @@ def readers(found: list[GroupAnswers]) -> dict[int, str]:
     return {queue.queue_id: member for queue, member in held if queue.topic == TOPIC}
 
 
-def test_report_of_a_running_cluster(
-    cluster: Cluster, tmp_path: Path, gateway: http.server.HTTPServer
-) -> None:
+def test_report_of_a_running_cluster(cluster: Cluster, tmp_path: Path, gateway: Gateway) -> None:
     out, metrics = tmp_path / "out", tmp_path / "metrics"
     with a_consumer(cluster):
         rows: dict[int, dict[str, Any]] = {}
@@ -236,11 +178,11 @@ def test_report_of_a_running_cluster(
 
         wait_until(has_offsets, 60, "offsets of the consumer")
         asyncio.run(take_rounds(cluster, tmp_path / "history"))
-        url = f"http://127.0.0.1:{gateway.server_port}"
-        status, _, lines = lag(
+        status, _, lines = run_lag(
             "report", tmp_path / "history", "--out", out, "--textfile", metrics,
-            "--pushgateway", url, "--window", 60, "--long-window", 3600, "--allowed-age", 0.001,
-            "--fail-on", "error", "--deep", "--namesrv", cluster.namesrv_addr,
+            "--pushgateway", gateway.url, "--window", 60, "--long-window", 3600,
+            "--allowed-age", 0.001, "--fail-on", "error", "--deep",
+            "--namesrv", cluster.namesrv_addr,
         )  # fmt: skip
     assert status == Exit.ERROR, lines
 
@@ -252,7 +194,7 @@ def test_report_of_a_running_cluster(
     assert groups["stopped"]["lag_sum"] == mqadmin_progress(cluster, "stopped")[1]
     check_filter(report)
     check_members(report, out)
-    check_files(out, metrics, gateway.taken)  # type: ignore[attr-defined]
+    check_files(out, metrics, gateway.requests)
     (kept,) = tmp_path.glob("history/report/group/*/*/part.parquet")
     assert set(pq.read_table(kept, partitioning=None)["group"].to_pylist()) == set(groups)
 
@@ -278,13 +220,14 @@ def check_members(report: dict[str, Any], out: Path) -> None:
     assert "deliver" in stacks.read_text()  # the task that hangs
 
 
-def check_files(out: Path, metrics: Path, taken: list[tuple[str, str]]) -> None:
+def check_files(out: Path, metrics: Path, pushes: list[tuple[str, str, str]]) -> None:
     page = (out / "report.html").read_text()
     for words in ("Who reads these queues", "Groups with a filter", HANGING, "stopped"):
         assert words in page
     (file,) = metrics.iterdir()
     line = 'cometmq_lag_messages{cluster="PeersCluster",group="stopped"} '
     assert f"{line}{QUEUES * SENT - sum(COMMITTED['stopped'])}.0\n" in file.read_text()
-    ((path, pushed),) = taken
+    (_, (method, path, pushed)) = pushes
+    assert method == "PUT"
     assert path == "/metrics/job/cometmq_lag/cluster/PeersCluster"
     assert line in pushed

@@ -20,7 +20,6 @@ from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.history.upkeep import compact
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables.columns import OFFSETS as OFFSET_COLUMNS
 
 from .drawn_histories import BASE, Drawn, drawn, histories, rows_of, write
 from .oracle import KEY, queue_table
@@ -109,8 +108,7 @@ def _ends(all_drawn: list[Drawn], cluster: str) -> list[tuple[float, int]]:
     """Return the end of a queue at each snapshot."""
     last_id = int(END.timestamp()) // MINUTE_S
     minutes = rows_of(all_drawn[int(cluster[1:])], cluster, BASE, last_id)
-    names = [column.name for column in OFFSET_COLUMNS]
-    rows = [dict(zip(names, it["offsets"][0], strict=True)) for it in minutes if it]
+    rows = [it["offsets"][0] for it in minutes if it]
     return [(row["read_ts"] / 1e6, row["max_offset"]) for row in rows]
 
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics are rendered for scraping, and pushed to a gateway."""
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -11,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.spark.lag.columns import STATUSES, Report
 from cometmq.spark.lag.output.prometheus import PushFailed, metrics_text, push
+from cometmq.testing.spark import Gateway
 
 
 def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
@@ -60,49 +58,6 @@ def test_special_characters_are_escaped(a_report: Any, a_group: Any) -> None:
     name = 'a"b\\c\nd'
     found = samples(metrics_text(a_report([a_group(name, "SLOW")])))
     assert found["cometmq_lag_messages"]["DefaultCluster", name] == 20_000
-
-
-class Gateway(ThreadingHTTPServer):
-    """Records requests; rejects them if the test requires it."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), GatewayHandler)
-        self.requests: list[tuple[str, str, str]] = []
-        self.answer = 202
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/"
-
-
-class GatewayHandler(BaseHTTPRequestHandler):
-    """Implements the two HTTP methods that a push uses."""
-
-    server: Gateway
-
-    def _take(self) -> None:
-        size = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(size).decode()
-        self.server.requests.append((self.command, self.path, body))
-        self.send_response(self.server.answer)
-        self.end_headers()
-        if self.server.answer >= 400:
-            self.wfile.write(b"pushed metrics are invalid")
-
-    do_PUT = do_DELETE = _take  # noqa: N815  # the names that http.server looks for
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Print nothing."""
-
-
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_push_replaces_the_metrics_of_each_cluster(

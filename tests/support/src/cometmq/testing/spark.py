@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills topics with numbered messages, for tests and benchmarks of readers."""
+"""Topics of numbered messages, runs of `cometmq-lag`, and a Pushgateway for tests."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
 
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Request
@@ -23,7 +27,49 @@ _BATCH_COUNT: Final = 500
 _IN_QUEUES_S: Final = 60.0
 _POLL_S: Final = 0.02
 
+LAG: Final = Path(sys.executable).with_name("cometmq-lag")
+
 Make = Callable[[Queue, int], BatchItem]
+
+
+def run_lag(*words: object) -> tuple[int, str, list[str]]:
+    """Run a command of `cometmq-lag`; return its status, output, and the lines of its errors."""
+    command = [LAG, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "\tat " not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+class Gateway(ThreadingHTTPServer):
+    """A Prometheus Pushgateway that records requests; it rejects them if the test requires it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _GatewayHandler)
+        self.requests: list[tuple[str, str, str]] = []
+        self.answer = 202
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _GatewayHandler(BaseHTTPRequestHandler):
+    server: Gateway
+
+    def _take(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size).decode()
+        self.server.requests.append((self.command, self.path, body))
+        self.send_response(self.server.answer)
+        self.end_headers()
+        if self.server.answer >= 400:
+            self.wfile.write(b"pushed metrics are invalid")
+
+    do_PUT = do_DELETE = _take  # noqa: N815  # the names that http.server looks for
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Print nothing."""
 
 
 def numbered(queue: Queue, number: int) -> BatchItem:
