@@ -41,7 +41,7 @@ def remarks_of(module):
             asked = inspect.signature(it).parameters.items()
             yield name, it(**{key: VALUES[of.annotation] for key, of in asked})
         elif inspect.isbuiltin(it):  # `"...{}".format`
-            yield name, re.sub(r"\{\w*\}", "7", it.__self__)
+            yield name, re.sub(r"\{\w*\}", "7", str(it.__self__))
 
 
 NO_REMARKS = {"FAQ_SUFFIX", "describe", "permission"}

@@ -17,7 +17,7 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicCo
 from cometmq.runtime.incremental import finish
 from cometmq.store.errors import DiskError
 from cometmq.store.journal import JournalContent, collect
-from cometmq.store.json_config import JsonTable, content_digest
+from cometmq.store.json_config import JsonTable, OsFiles, content_digest
 from cometmq.store.redo_log import RedoLog
 from cometmq.testing.broker.logs import RecordingLog
 from cometmq.testing.store.memory_disk import MemoryDisk
@@ -27,7 +27,7 @@ FILE_BYTES: Final = 16 << 10
 SMALL_BYTES: Final = 4 << 10
 
 
-class MemoryFiles:
+class MemoryFiles(OsFiles):
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
 
