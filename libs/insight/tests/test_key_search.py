@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.insight.key_search import find_by_key, search
+from cometmq.insight.browsing import find_by_key, search
 from cometmq.remoting.errors import AccessDenied
 
 MOMENT_MS = 1_795_171_114_000

@@ -7,7 +7,7 @@ before it.
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -40,9 +40,6 @@ class Growth(msgspec.Struct, frozen=True):
     log_bytes: int
 
 
-T = TypeVar("T", Sample, Growth)
-
-
 class Progress(msgspec.Struct, frozen=True):
     """How the offsets and the lag of a group have changed while it had unread messages."""
 
@@ -68,6 +65,11 @@ class History:
     """The data of earlier snapshots that later ones need; one history belongs to one cluster."""
 
     def __init__(self) -> None:
+        self._wall_offset_ms: int | None = None
+        """By how much the wall clock is ahead of the other clock."""
+        self._forget()
+
+    def _forget(self) -> None:
         self.first_look_ms: int | None = None
         self.last_look_ms = 0
         self.conditions: dict[str, Since] = {}
@@ -78,8 +80,6 @@ class History:
         """The progress of each group with unread messages."""
         self.dead_letters: dict[str, Since] = {}
         """Since when snapshots have found dead letters that were not sent again, by group."""
-        self._wall_offset_ms: int | None = None
-        """By how much the wall clock is ahead of the other clock."""
         self._memories: dict[str, BrokerMemory] = {}
         self._samples: deque[Sample] = deque()
         self._growth: dict[str, deque[Growth]] = {}
@@ -112,34 +112,15 @@ class History:
     def began(self, now_ms: int, boottime_ms: int) -> None:
         """Record that a snapshot has begun, by the wall clock and by a clock that never jumps.
 
-        If the wall clock was set, all recorded times move with it: periods up to now keep their
-        lengths.
+        If the wall clock was set, all that was recorded before is forgotten.
         """
-        ahead_ms = now_ms - boottime_ms
-        if self._wall_offset_ms is None:
-            self._wall_offset_ms = ahead_ms
-        elif abs(ahead_ms - self._wall_offset_ms) > JUMP_MS:
-            self._move(ahead_ms - self._wall_offset_ms)
-            self._wall_offset_ms = ahead_ms
+        ahead_ms, before_ms = now_ms - boottime_ms, self._wall_offset_ms
+        if before_ms is not None and abs(ahead_ms - before_ms) > JUMP_MS:
+            self._forget()
+        self._wall_offset_ms = ahead_ms
         if self.first_look_ms is None:
             self.first_look_ms = now_ms
         self.last_look_ms = now_ms
-
-    def _move(self, by_ms: int) -> None:
-        if self.first_look_ms is not None:
-            self.first_look_ms += by_ms
-        self.conditions = {key: _moved(it, by_ms) for key, it in self.conditions.items()}
-        self.dead_letters = {key: _moved(it, by_ms) for key, it in self.dead_letters.items()}
-        for group, it in self.progress.items():
-            grows = it.lag_grows_since
-            self.progress[group] = msgspec.structs.replace(
-                it,
-                still_since=_moved(it.still_since, by_ms),
-                lag_grows_since=None if grows is None else _moved(grows, by_ms),
-            )
-        self._samples = deque(_later(it, by_ms) for it in self._samples)
-        for address, sizes in self._growth.items():
-            self._growth[address] = deque(_later(it, by_ms) for it in sizes)
 
     def note(self, sample: Sample) -> None:
         """Record the counters of a snapshot, for the rates in later ones."""
@@ -212,11 +193,3 @@ class History:
         if not kept or now_ms - kept[0].taken_ms < DISK_PAUSE_MS:
             return None
         return (log_bytes - kept[0].log_bytes) * 1_000 / (now_ms - kept[0].taken_ms)
-
-
-def _moved(since: Since, by_ms: int) -> Since:
-    return msgspec.structs.replace(since, ms=since.ms + by_ms)
-
-
-def _later(taken: T, by_ms: int) -> T:
-    return msgspec.structs.replace(taken, taken_ms=taken.taken_ms + by_ms)

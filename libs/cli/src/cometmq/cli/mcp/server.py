@@ -20,7 +20,8 @@ from cometmq.cli.access import resolved_access
 from cometmq.cli.connecting import with_access
 from cometmq.cli.failures import with_remedy
 from cometmq.cli.input import read_lines
-from cometmq.cli.mcp import changing, cluster_tools, message_tools
+from cometmq.cli.mcp import changing
+from cometmq.cli.mcp import tools as reading
 from cometmq.cli.mcp.tool import Arguments, Session, Tool, harmless, shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
@@ -42,7 +43,7 @@ AT_ONCE_MAX: Final = 8
 LINE_BYTES_MAX: Final = 16 << 20
 """The longest line that is accepted: a body may have 4 MiB, or 8 MiB with escapes."""
 AUDIT_MIB_MAX: Final = 16
-READING: Final = (*cluster_tools.TOOLS, *message_tools.TOOLS)
+READING: Final = reading.TOOLS
 CHANGING: Final = changing.TOOLS
 _NAMESPACED: Final = ("topic", "group", "origin", "source", "destination")
 DATA_NOTE: Final = (

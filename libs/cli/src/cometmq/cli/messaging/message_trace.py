@@ -22,7 +22,7 @@ from cometmq.client.trace import (
     TraceRecord,
     decode_trace,
 )
-from cometmq.insight.key_search import COUNT_MAX, find_by_key
+from cometmq.insight.browsing import FOUND_MAX, find_by_key
 from cometmq.insight.life import Life, life_of
 from cometmq.insight.times import shown
 from cometmq.insight.words import counted
@@ -193,7 +193,7 @@ def trace(
     ] = TRACE_TOPIC,
     count_max: Annotated[
         int, typer.Option("--max", min=1, help="Read at most the N newest trace messages.")
-    ] = COUNT_MAX,
+    ] = FOUND_MAX,
     as_json: AsJson = False,
 ) -> None:
     """Show the way of a message: sent, stored, copied, consumed, retried, died, in order of time.

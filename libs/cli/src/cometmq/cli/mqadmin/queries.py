@@ -27,7 +27,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.client.trace import CorruptTrace, Pub, SubAfter, decode_trace
-from cometmq.insight.key_search import find_some_by_key
+from cometmq.insight.browsing import find_some_by_key
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.names import TRACE_TOPIC

@@ -29,8 +29,8 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.insight import message_json, times
+from cometmq.insight.browsing import FOUND_MAX, find_by_key
 from cometmq.insight.changes.messages import RecallMessage
-from cometmq.insight.key_search import COUNT_MAX, find_by_key
 from cometmq.insight.views.messages import DelayedMessages, DelayLevels
 from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
@@ -110,7 +110,7 @@ def find(
     ] = None,
     count_max: Annotated[
         int, typer.Option("--max", min=1, help="Maximum number of messages; the newest are shown.")
-    ] = COUNT_MAX,
+    ] = FOUND_MAX,
     as_json: AsJson = False,
 ) -> None:
     """Find messages by key, oldest first; exit status 1 if there is none.

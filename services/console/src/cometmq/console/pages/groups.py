@@ -11,9 +11,9 @@ from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
-from cometmq.insight.consumer_groups import loss_facts
+from cometmq.insight.consumer_groups import OWN_OFFSETS, loss_facts
 from cometmq.insight.members import Owners, owner_words, owners_of
-from cometmq.insight.model import Group, Member, Unknown
+from cometmq.insight.model import Member, Unknown
 from cometmq.insight.queue_states import QueueState, queue_states, time_to_loss, unread_since_ms
 from cometmq.insight.views.cluster import loss_cell, retry_rates
 from cometmq.insight.views.view import Column, address
@@ -74,10 +74,14 @@ async def group(view: View) -> Shown:
         it for it in view.desk.findings.of(snapshot) if it.subject.partition(" in ")[0] == name
     ]
     states = await queue_states(view.admin(), name)
-    since_ms = None if found.is_broadcasting else unread_since_ms(states)
-    loss_s = found.loss_s
-    if isinstance(loss_s, Unknown) and not found.is_broadcasting:
-        loss_s = await time_to_loss(view.admin(), states)
+    since_ms = None
+    lag: int | Unknown = OWN_OFFSETS
+    behind_s: float | Unknown | None = OWN_OFFSETS
+    loss_s: float | Unknown | None = OWN_OFFSETS
+    if not found.is_broadcasting:
+        known_s = [it.behind_s for it in states if it.behind_s is not None]
+        since_ms, behind_s = unread_since_ms(states), max(known_s, default=None)
+        lag, loss_s = sum(it.lag for it in states), await time_to_loss(view.admin(), states)
     online = None if isinstance(found.members, Unknown) else [it.client_id for it in found.members]
     owners = await owners_of(view.admin(), name, () if found.is_broadcasting else online or ())
     members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
@@ -98,7 +102,8 @@ async def group(view: View) -> Shown:
             "loss": loss_cell(loss_s),
             "retried": retry_rates(snapshot).get(retry_topic(name), 0),
             "topics": [it.topic for it in found.topics],
-            "behind_s": _behind(found, states),
+            "lag": lag,
+            "behind_s": behind_s,
             "since_ms": since_ms,
             "queues": view.table(
                 states, queue_columns(owners), default="-lag", keep=("name", "hours"),
@@ -121,14 +126,6 @@ async def group(view: View) -> Shown:
         },
         title=f"Group {name}",
     )  # fmt: skip
-
-
-def _behind(group: Group, states: Sequence[QueueState]) -> float | Unknown:
-    """Return the age of the oldest unread message, from the snapshot or else from the queues."""
-    known_s = [it.behind_s for it in states if it.behind_s is not None]
-    if isinstance(group.behind_s, Unknown) and len(known_s) == len(states) and states:
-        return max(known_s)
-    return group.behind_s
 
 
 async def member(view: View) -> Shown:

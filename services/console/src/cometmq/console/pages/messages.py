@@ -12,9 +12,8 @@ from cometmq.console.pages.bodies import body_of, format_of, schema_of
 from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
 from cometmq.console.web.problems import missing
 from cometmq.insight import message_json
-from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse
+from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse, find_by_key
 from cometmq.insight.decode import Format, decode
-from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import life_of, place_of
 from cometmq.insight.model import Topic, TopicKind, known
 from cometmq.insight.views.view import Column, address
