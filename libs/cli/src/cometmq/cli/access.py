@@ -26,8 +26,7 @@ CONTEXTS_FILE: Final = "cometmq/contexts.json"
 """The file with the user's contexts, relative to XDG_CONFIG_HOME."""
 
 AccessKey = Annotated[
-    str,
-    typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key of an account."),
+    str, typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key of an account.")
 ]
 SecretKey = Annotated[
     str,
@@ -38,8 +37,7 @@ SecretKey = Annotated[
     ),
 ]
 SecurityToken = Annotated[
-    str,
-    typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Temporary account's token."),
+    str, typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Temporary account's token.")
 ]
 CredentialsFile = Annotated[
     Path | None,
@@ -67,8 +65,7 @@ TlsConfig = Annotated[
 ]
 
 ContextName = Annotated[
-    str,
-    typer.Option("--context", envvar="COMETMQ_CONTEXT", help="Named cluster and account."),
+    str, typer.Option("--context", envvar="COMETMQ_CONTEXT", help="Named cluster and account.")
 ]
 Timeout = Annotated[
     float | None,

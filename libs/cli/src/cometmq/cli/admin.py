@@ -147,11 +147,7 @@ class CommandAdmin(ReadingAdmin):
             raise DryRun(what, sorted(it.name or it.address for it in brokers))
 
     def _half_done(
-        self,
-        what: str,
-        done: Sequence[BrokerAdmin],
-        rest: Sequence[BrokerAdmin],
-        error: CometError,
+        self, what: str, done: Sequence[BrokerAdmin], rest: Sequence[BrokerAdmin], error: CometError
     ) -> ClientError:
         """Return the error for a change that has failed on the first broker in `rest`."""
         failed, *others = rest

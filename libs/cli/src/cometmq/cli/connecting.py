@@ -57,10 +57,7 @@ DryRunOption = Annotated[
 
 
 def ask(
-    namesrv: str,
-    question: Callable[[CommandAdmin], Awaitable[T]],
-    *,
-    limit_s: float | None = None,
+    namesrv: str, question: Callable[[CommandAdmin], Awaitable[T]], *, limit_s: float | None = None
 ) -> T:
     """Run a query against the cluster and return its result.
 

@@ -12,7 +12,7 @@ from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.refusals import is_access_text
 
 HINTS: Final[Mapping[str, str]] = {
-    "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
+    "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR"
 }
 """The remedy for each error by class name, because the help page does not import the client."""
 

@@ -83,13 +83,7 @@ _CONFIG: Final = (
     "getNamesrvConfig",
     "updateNamesrvConfig",
 )
-_MESSAGES: Final = (
-    "produce",
-    "consume",
-    "message show",
-    "message find",
-    "printMsg",
-)
+_MESSAGES: Final = ("produce", "consume", "message show", "message find", "printMsg")
 _OFFSETS: Final = ("group describe", "group reset", "group clone")
 _TRACES: Final = ("message trace", "queryMsgTraceById")
 

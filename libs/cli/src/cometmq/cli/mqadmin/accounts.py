@@ -4,15 +4,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Final
 
-from cometmq.cli.mqadmin.frame import (
-    Column,
-    Family,
-    Reply,
-    Target,
-    TrueFalse,
-    table,
-    time_column,
-)
+from cometmq.cli.mqadmin.frame import Column, Family, Reply, Target, TrueFalse, table, time_column
 from cometmq.cli.mqadmin.java_text import fields
 from cometmq.cli.option_sets import opt
 from cometmq.cli.output import print_notes
@@ -112,10 +104,7 @@ async def _update_global_white_addr(
 
 
 async def _changed(
-    admin: AdminClient,
-    target: Target,
-    change: Callable[[BrokerAdmin], Awaitable[None]],
-    line: str,
+    admin: AdminClient, target: Target, change: Callable[[BrokerAdmin], Awaitable[None]], line: str
 ) -> Reply:
     """Apply a change to slaves as well as masters, because each broker has its own files."""
     done, failed = await target.ask(admin, change, with_slaves=True)

@@ -124,10 +124,7 @@ async def cluster_metrics(admin: AdminClient, cluster: str) -> dict[str, Any]:
         reports[name] = report
         _add(rates, report["runtimeQuota"]["tps"])
         _add(counts, report["runtimeQuota"]["oneDayNum"])
-    return {
-        "evaluateReport": reports,
-        "totalData": {"totalTps": rates, "totalOneDayNum": counts},
-    }
+    return {"evaluateReport": reports, "totalData": {"totalTps": rates, "totalOneDayNum": counts}}
 
 
 def _add(totals: dict[str, Any], figures: Mapping[str, Any]) -> None:

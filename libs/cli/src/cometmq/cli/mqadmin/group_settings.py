@@ -43,8 +43,7 @@ BROKER: Final = Kind(
     },
 )
 NAMESRV: Final = Kind(
-    "namesrv",
-    _NETTY | {"rocketmqHome", "productEnvName", "returnOrderTopicConfigToBroker"},
+    "namesrv", _NETTY | {"rocketmqHome", "productEnvName", "returnOrderTopicConfigToBroker"}
 )
 
 

@@ -190,10 +190,7 @@ async def _send(task: Task, outcome: Outcome) -> None:
 
 
 async def _produce(
-    task: Task,
-    outcome: Outcome,
-    body_at: Callable[[int], bytes],
-    took_us: Callable[[int], None],
+    task: Task, outcome: Outcome, body_at: Callable[[int], bytes], took_us: Callable[[int], None]
 ) -> None:
     """Send until the time or the count is reached; latencies count from when a message was due."""
     room = asyncio.Semaphore(WAITING_MAX if task.rate else task.in_flight)

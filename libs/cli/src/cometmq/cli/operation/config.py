@@ -14,12 +14,7 @@ from cometmq.cli.option_sets import arg, opt
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_notes, print_rows
 from cometmq.cli.say import say
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.insight.broker_settings import (
-    Difference,
-    Setting,
-    differences,
-    settings_of,
-)
+from cometmq.insight.broker_settings import Difference, Setting, differences, settings_of
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.spelling import did_you_mean
@@ -61,13 +56,7 @@ def show_settings(
     """
     clusters = ask(namesrv, lambda admin: _ask(admin, cluster, broker))
     rows: list[list[Cell]] = [
-        [
-            label,
-            it.name,
-            it.value,
-            _default(it, as_json),
-            it.source or _untold(as_json),
-        ]
+        [label, it.name, it.value, _default(it, as_json), it.source or _untold(as_json)]
         for found in clusters.values()
         for label, settings in found.items()
         for it in settings
@@ -77,10 +66,7 @@ def show_settings(
 
 
 def diff_settings(
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    cluster: Cluster = None,
-    *,
-    as_json: AsJson = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV, cluster: Cluster = None, *, as_json: AsJson = False
 ) -> None:
     """Show the settings that differ between the brokers of a cluster, with a column per broker.
 

@@ -23,15 +23,7 @@ from cometmq.cli.operation.evidence import (
 )
 from cometmq.cli.operation.top_views import Screen, rows_of
 from cometmq.cli.option_sets import arg, opt
-from cometmq.cli.output import (
-    STDOUT,
-    AsJson,
-    Cell,
-    as_objects,
-    print_facts,
-    print_json,
-    print_rows,
-)
+from cometmq.cli.output import STDOUT, AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.cli.say import say
 from cometmq.cli.verbs.pages import confirm_page, html, print_report, write_page
 from cometmq.client.admin import AdminClient

@@ -27,14 +27,7 @@ from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.option_checks import parse_addresses
 from cometmq.insight.findings import Finding, findings
 from cometmq.insight.history import History
-from cometmq.insight.model import (
-    Broker,
-    BrokerState,
-    Snapshot,
-    Topic,
-    TopicKind,
-    Unknown,
-)
+from cometmq.insight.model import Broker, BrokerState, Snapshot, Topic, TopicKind, Unknown
 from cometmq.insight.reading import each
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import UNREADABLE_JSON, CometError, SettingsError
@@ -89,11 +82,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 async def collect(
-    namesrv: str,
-    expected: Sequence[str] = (),
-    *,
-    has_rates: bool = False,
-    add: Add | None = None,
+    namesrv: str, expected: Sequence[str] = (), *, has_rates: bool = False, add: Add | None = None
 ) -> Evidence:
     """Ask name servers and brokers; those that do not answer are part of the result.
 

@@ -49,11 +49,7 @@ Broker = Annotated[int, arg("The broker's id in the group.", min=0)]
 
 
 @app.command()
-async def status(
-    options: GroupOptions,
-    *,
-    as_json: AsJson = False,
-) -> None:
+async def status(options: GroupOptions, *, as_json: AsJson = False) -> None:
     """Show the master, epoch and members; exit status 1 if the group is incomplete.
 
     A group is complete if its master is open, every broker answers and is in sync, and electors

@@ -19,11 +19,7 @@ import typer
 
 from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.opening import acl_path
-from cometmq.broker.registration.addresses import (
-    choose_ports,
-    explicit_ha_port,
-    is_own_address,
-)
+from cometmq.broker.registration.addresses import choose_ports, explicit_ha_port, is_own_address
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.access import is_said

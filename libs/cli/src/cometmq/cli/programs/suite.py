@@ -20,15 +20,7 @@ from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.files import at_home
 from cometmq.runtime.programs import PROGRAMS
-from cometmq.runtime.settings import (
-    COMMAND_LINE,
-    DEFAULT,
-    ENVIRONMENT,
-    FILE,
-    Loaded,
-    Origin,
-    load,
-)
+from cometmq.runtime.settings import COMMAND_LINE, DEFAULT, ENVIRONMENT, FILE, Loaded, Origin, load
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.settings.mistakes import Mistakes
