@@ -17,7 +17,6 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
@@ -115,26 +114,6 @@ async def test_a_queue_whose_call_is_slow_holds_no_other_queue_back(
             await eventually(lambda: second.queues == [idle])
             gate.set()
             await eventually(lambda: second.queues == [idle, busy])
-
-
-async def test_a_callback_that_hangs_holds_the_end_up_only_for_a_while(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ownership, "FORCED_LEAVE_MS", 20)
-    told = asyncio.Event()
-    consumer = named(cluster, Recorder(), "a", orderly=False)
-
-    @consumer.on_revoked
-    async def revoked(queues: list[MessageQueue]) -> None:
-        if queues[0].topic == "U":
-            told.set()
-            await asyncio.Event().wait()
-
-    cluster.create_topic("U")
-    consumer.subscribe("U")
-    async with asyncio.timeout(60), consumer:
-        await consumer.unsubscribe("U")
-        await told.wait()
 
 
 async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import Message, Producer, ProducerOptions
 from cometmq.client.cluster.renewals import Renewals
-from cometmq.client.testing import MemoryCluster
 from cometmq.client.turns import Room
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
@@ -76,16 +74,6 @@ async def test_waiting_in_vain_for_a_lookup_costs_the_same_in_a_crowd() -> None:
 
     assert await growth(lambda _: send) < GROWTH_MAX
     await background.close()
-
-
-async def test_a_crowd_of_sends_is_stored(cluster: MemoryCluster) -> None:
-    options = ProducerOptions(pending_sends_max=500, send_timeout_ms=60_000)
-    async with Producer("pg", cluster.namesrv, options=options) as producer:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(5_000):
-                group.create_task(producer.send(Message("New", b"x")))
-        assert producer.stats().sent_count == 5_000
-    assert len(cluster.messages("New")) == 5_000
 
 
 async def test_room_serves_its_waiters_in_their_order() -> None:

@@ -17,9 +17,7 @@ from cometmq.client import (
     MessageExt,
     MessageQueue,
     Producer,
-    PullConsumer,
     PushOptions,
-    ScheduledPull,
     TransactionOptions,
     TransactionProducer,
     TransactionState,
@@ -32,7 +30,6 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_NONE
 from cometmq.testing.client.listening import (
     FIRST,
-    QUEUE_0,
     Recorder,
     consumer_of,
     logged,
@@ -247,26 +244,6 @@ async def test_callbacks_about_queues_are_only_logged(
     async with consumer:
         await eventually(lambda: len(consumer.queues) == 4)
     assert "on_assigned" in events("callback.failed")[0]
-
-
-@each_error
-async def test_a_scheduled_call_is_made_again(
-    cluster: MemoryCluster, events: Events, error: BaseException
-) -> None:
-    calls = 0
-
-    async def callback(_: PullConsumer, queue: MessageQueue) -> int:
-        nonlocal calls
-        if queue != QUEUE_0:
-            return 60_000
-        calls += 1
-        raise error
-
-    scheduled = ScheduledPull("cg", cluster.namesrv)
-    scheduled.register("T", callback)
-    async with scheduled:
-        await eventually(lambda: calls > 1)
-    assert events("callback.failed")
 
 
 async def test_the_cancellation_of_the_client_is_no_failure(

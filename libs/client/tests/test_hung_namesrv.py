@@ -134,18 +134,6 @@ async def test_the_next_name_server_is_asked_only_if_the_first_one_is_slow(
         assert not producer._running().remoting.is_connected(hung)
 
 
-async def test_all_name_servers_that_hang_are_named_after_one_timeout(hung: str) -> None:
-    port = hung.rpartition(":")[2]
-    options = ProducerOptions(namesrv=f"{hung};localhost:{port}", send_timeout_ms=20_000)
-    async with Producer("pg", options=options) as producer:
-        begin = monotonic()
-        with pytest.raises(NoNamesrv, match="no name server answers") as caught:
-            await producer._running().namesrv.route("T")
-    assert hung in str(caught.value)
-    assert f"localhost:{port}" in str(caught.value)
-    assert monotonic() - begin < 1.5 * options.api_timeout_ms / 1000
-
-
 BLOCKED_S = 2.5
 BLOCKED = ProducerOptions(send_timeout_ms=1_000)
 

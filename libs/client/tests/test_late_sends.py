@@ -128,18 +128,6 @@ async def test_a_silent_broker_is_dropped_once_another_is_master(
     assert set(brokers.lookups) == {"T"}
 
 
-async def test_a_silent_connection_is_dropped_once_a_new_one_is_answered(
-    brokers: Brokers, late: LateSends
-) -> None:
-    """The address of a group leads to the new master; the route does not change."""
-    late.begin(OLD, "broker-a", "T")
-    await eventually(lambda: brokers.anew_count > 2)
-    assert not brokers.dropped
-    brokers.answers_new = True
-    await asyncio.wait_for(brokers.is_dropped.wait(), 60)
-    assert brokers.dropped[0] == (OLD, "nothing comes over it, but a new connection is answered")
-
-
 async def test_a_send_over_a_silent_connection_is_retried_within_its_default_timeout(
     brokers: Brokers, late: LateSends, monkeypatch: pytest.MonkeyPatch
 ) -> None:

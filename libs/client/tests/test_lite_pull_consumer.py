@@ -321,20 +321,6 @@ async def poll_count(consumer: LitePullConsumer, count: int) -> list[bytes]:
     return bodies
 
 
-async def test_close_stores_the_offset_of_a_commit_that_failed(stored: MemoryCluster) -> None:
-    options = msgspec.structs.replace(MANUAL, pull_count_max=5)
-    refusal = ServiceNotAvailable("disk full")
-    async with consumer_of(stored, options) as consumer:
-        await poll_count(consumer, 10)
-        stored.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=1_000)
-        with pytest.raises(ServiceNotAvailable):
-            await consumer.commit()
-        assert not stored.committed("lg", "T").get(QUEUE_0)
-        await poll_count(consumer, 5)
-        stored.broker.clear_faults()
-    assert stored.committed("lg", "T")[QUEUE_0] == 10
-
-
 @pytest.mark.parametrize("auto_commit", [True, False])
 async def test_offsets_that_close_cannot_store_are_logged(
     stored: MemoryCluster,
@@ -391,13 +377,3 @@ async def test_a_second_poll_at_a_time_is_refused(stored: MemoryCluster) -> None
                     await other
             waiting.cancel()
         assert await consumer.poll(0) == []
-
-
-async def test_tasks_may_poll_in_turn(stored: MemoryCluster) -> None:
-    """A poll that is awaited through `asyncio.wait_for` runs in a task of its own."""
-    bodies: list[bytes] = []
-    async with consumer_of(stored) as consumer:
-        while len(bodies) < 25:
-            messages = await asyncio.wait_for(consumer.poll(), 60)
-            bodies += [message.body for message in messages]
-    assert bodies == [b"%d" % number for number in range(25)]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from cometmq.client import (
     ConnectionLost,
     ConsumeResult,
     Message,
-    MessageModel,
     NoNamesrv,
     NoRoute,
     OrderlyResult,
@@ -156,48 +154,6 @@ def test_the_log_of_failures_stays_small() -> None:
 
 
 # -- listeners --------------------------------------------------------------------------------
-
-
-def raising(seen: list[bytes]) -> Any:
-    """Return a listener that fails for every message."""
-
-    def listener(messages: list[Any]) -> None:
-        seen.append(messages[0].body)
-        raise ValueError("no such account")
-
-    return listener
-
-
-def check_one_traceback(caplog: pytest.LogCaptureFixture, call_count: int) -> None:
-    first, rest = lines(caplog, "listener.failed")
-    assert "topic=T" in first
-    assert "error='ValueError: no such account'" in first
-    assert f"suppressed_count={call_count - 1}" in rest  # 20, and some redelivered ones
-    (record,) = (r for r in caplog.records if r.exc_info)
-    assert record.getMessage() == first
-    assert record.exc_info is not None
-    assert "listener" in logging.Formatter().formatException(record.exc_info)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"orderly": True, "suspend_queue_ms": 10},
-        {"message_model": MessageModel.BROADCASTING},
-        {"message_model": MessageModel.BROADCASTING, "orderly": True, "suspend_queue_ms": 10},
-    ],
-    ids=["concurrent", "orderly", "broadcasting", "orderly-broadcasting"],
-)
-async def test_a_listener_that_raises_logs_one_traceback(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path, options: Any
-) -> None:
-    seen: list[bytes] = []
-    listening = PushOptions(consume_from=FIRST.consume_from, offsets_dir=str(tmp_path), **options)
-    async with consumer_of(cluster, raising(seen), listening):
-        await send(cluster, *texts(20))
-        await eventually(lambda: len(seen) >= 20)
-    check_one_traceback(caplog, len(seen))
 
 
 @pytest.mark.parametrize(

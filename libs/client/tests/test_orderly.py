@@ -307,21 +307,6 @@ async def test_a_restarted_broker_gets_the_locks_again(cluster: MemoryCluster) -
 # -- members that join and leave --------------------------------------------------------------
 
 
-async def test_order_holds_while_members_come_and_go(pair: MemoryCluster) -> None:
-    seen = InOrder()
-    queues = [MessageQueue("T", name, n) for name in ("broker-a", "broker-b") for n in range(2)]
-    async with orderly(pair, seen, pull_count_max=3):
-        for round_number in range(3):
-            async with orderly(pair, seen, pull_count_max=3) as second:
-                for queue in queues:
-                    await send(pair, *texts(20), queue=queue)
-                await eventually(lambda c=second: len(c.queues) == 2)  # type: ignore[arg-type, misc]
-            wanted = 80 * (round_number + 1)
-            await eventually(lambda w=wanted: seen.count == w)  # type: ignore[misc]
-    assert seen.errors == []
-    assert all(offsets == list(range(60)) for offsets in seen.offsets.values())
-
-
 async def test_a_queue_moves_when_its_running_call_has_ended(cluster: MemoryCluster) -> None:
     gate, begun = asyncio.Event(), asyncio.Event()
     last = MessageQueue("T", "broker-a", 3)

@@ -12,7 +12,6 @@ from cometmq.client import (
     InvalidArgument,
     Message,
     NoNamesrv,
-    NoRoute,
     Producer,
     ProducerOptions,
     SendFailed,
@@ -133,14 +132,6 @@ async def test_an_unknown_topic_is_created_by_sending(cluster: MemoryCluster) ->
     assert [message.body for message in cluster.messages("Fresh")] == [b"x"]
 
 
-async def test_a_topic_that_cannot_be_created_has_no_route(cluster: MemoryCluster) -> None:
-    options = ProducerOptions(default_topic="NoSuchTopic")
-    async with Producer("pg", cluster.namesrv, options=options) as producer:
-        with pytest.raises(NoRoute) as caught:
-            await producer.send(Message("Fresh", b"x"))
-    assert caught.value.code == 10005
-
-
 # -- batches ----------------------------------------------------------------------------------
 
 
@@ -234,34 +225,7 @@ async def test_large_bodies_travel_compressed(cluster: MemoryCluster, size: int)
     assert sum(len(record.body) for record in cluster.broker.queues.records("T")) < 4095 + 500
 
 
-@pytest.mark.parametrize(
-    ("group", "text"),
-    [
-        ("", "the name of the group is empty"),
-        ("DEFAULT_PRODUCER", "DEFAULT_PRODUCER is reserved"),
-        ("g" * 256, "longer than 255"),
-        ("a b", "illegal characters"),
-    ],
-)
-def test_wrong_groups_are_refused(group: str, text: str) -> None:
-    with pytest.raises(InvalidArgument, match=text):
-        Producer(group, "127.0.0.1:1")
-
-
 # -- life -------------------------------------------------------------------------------------
-
-
-async def test_a_producer_starts_once(cluster: MemoryCluster) -> None:
-    producer = Producer("pg", cluster.namesrv)
-    with pytest.raises(ClientStateError, match="not started: use it inside `async with"):
-        await producer.send(Message("T", b"x"))
-    await producer.start()
-    with pytest.raises(ClientStateError, match="already been started"):
-        await producer.start()
-    await producer.close()
-    await producer.close()
-    with pytest.raises(ClientStateError, match="closed and cannot be used again"):
-        await producer.send(Message("T", b"x"))
 
 
 async def test_without_a_name_server_there_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,14 +334,6 @@ async def test_the_vip_port_is_two_below(cluster: MemoryCluster) -> None:
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         with pytest.raises(SendFailed, match=f":{cluster.broker.port - 2}"):
             await producer.send(Message("T", b"x"))
-
-
-async def test_an_unknown_topic_has_no_queues(cluster: MemoryCluster) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(NoRoute, match="no broker has the topic Nope"):
-            await producer.queues("Nope")
-        await producer.send(Message("Nope", b"x"))
-        assert len(await producer.queues("Nope")) == 4
 
 
 @pytest.mark.parametrize("form", ["send", "batch", "ordered"])

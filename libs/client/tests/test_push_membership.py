@@ -175,31 +175,6 @@ async def test_queues_that_a_topic_does_not_have_are_left_out(
     assert f"1 of its queues cannot be read, such as {missing}" in line
 
 
-async def test_every_message_comes_once_though_members_change(cluster: MemoryCluster) -> None:
-    seen = Recorder()
-    async with consumer_of(cluster, seen):
-        await send(cluster, *texts(50))
-        await eventually(lambda: len(seen.bodies) == 50)
-        async with consumer_of(cluster, seen) as second:
-            await eventually(lambda: len(second.queues) == 2)
-            for queue_id in range(4):
-                await send(cluster, *texts(25), queue=MessageQueue("T", "broker-a", queue_id))
-            await eventually(lambda: len(seen.bodies) >= 150)
-    assert len({(m.queue, m.queue_offset) for m in seen.messages}) == len(seen.messages) == 150
-
-
-async def test_brokers_that_stop_and_start_again_are_consumed_again(pair: MemoryCluster) -> None:
-    seen = Recorder()
-    broker = pair.brokers[1]
-    async with consumer_of(pair, seen):
-        await pair.stop_broker(broker)
-        await send(pair, Message("T", b"a"))
-        await eventually(lambda: seen.bodies == [b"a"])
-        await pair.start_broker(broker)
-        await send(pair, Message("T", b"b"), queue=MessageQueue("T", "broker-b", 0))
-        await eventually(lambda: seen.bodies == [b"a", b"b"])
-
-
 async def test_lost_connections_cost_nothing(cluster: MemoryCluster) -> None:
     seen = Recorder()
     async with consumer_of(cluster, seen):
@@ -233,19 +208,6 @@ async def test_a_topic_may_be_made_after_the_start(cluster: MemoryCluster) -> No
 
 
 # -- while running ----------------------------------------------------------------------------
-
-
-async def test_subscriptions_change_while_running(cluster: MemoryCluster) -> None:
-    cluster.create_topic("U", queue_count=1)
-    seen = Recorder()
-    async with consumer_of(cluster, seen) as consumer:
-        consumer.subscribe("U")
-        await eventually(lambda: MessageQueue("U", "broker-a", 0) in consumer.queues)
-        await send(cluster, Message("U", b"u"), queue=MessageQueue("U", "broker-a", 0))
-        await eventually(lambda: seen.bodies == [b"u"])
-        await consumer.unsubscribe("T")
-        assert {queue.topic for queue in consumer.queues} == {"U"}
-        await eventually(lambda: "T" not in _subscribed(cluster.broker))
 
 
 @pytest.mark.parametrize("wider", ["a || b", "*"])
@@ -282,11 +244,6 @@ async def test_a_subscription_may_change_at_any_time(
                 await asyncio.sleep(pause_s)
         await send(cluster, Message("T", b"x", tag="x"))
         await eventually(lambda: seen.bodies == [b"x"])
-
-
-def _subscribed(broker: MemoryBroker) -> set[str]:
-    ((_, data),) = broker.groups["cg"].values()
-    return {subscription.topic for subscription in data.subscription_data_set}
 
 
 async def test_a_suspended_consumer_pulls_nothing(cluster: MemoryCluster) -> None:

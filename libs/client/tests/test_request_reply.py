@@ -121,17 +121,6 @@ async def test_a_reply_is_not_sent_where_its_routing_is_lost(
     assert cluster.messages("c_REPLY_TOPIC") == []
 
 
-async def test_a_large_reply_travels_compressed(cluster: MemoryCluster) -> None:
-    async with (
-        Producer("requester", cluster.namesrv) as requester,
-        Producer("answers", cluster.namesrv) as answers,
-        replier(cluster, answers),
-    ):
-        reply = await requester.request(Message("T", b"x" * 9000), 5_000)
-    assert reply.body == b"re:" + b"x" * 9000
-    assert reply.sys_flag & SysFlag.COMPRESSED
-
-
 async def test_without_a_reply_the_request_ends_in_time(cluster: MemoryCluster) -> None:
     async with Producer("requester", cluster.namesrv) as requester:
         with pytest.raises(

@@ -179,15 +179,6 @@ async def test_a_frozen_broker_costs_only_the_sends_that_find_it_out(pair: Memor
         assert frozen.requests[SEND] == before
 
 
-async def test_a_silent_broker_costs_no_more_than_the_timeout(cluster: MemoryCluster) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"), timeout_ms=60_000)  # the route is known
-        cluster.broker.fail(SEND, HANG, times=3)
-        with pytest.raises(RequestTimeout, match="no broker has confirmed the message"):
-            await producer.send(Message("T", b"x"), timeout_ms=1_000)
-    assert cluster.broker.requests[SEND] == 2
-
-
 async def test_the_broker_that_used_the_time_up_is_named(
     pair: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,16 +19,13 @@ from cometmq.client import (
     Message,
     MessageExt,
     MessageQueue,
-    OrderlyResult,
     PullOptions,
     PullStatus,
-    PushOptions,
 )
 from cometmq.client.sync import (
     LitePullConsumer,
     Producer,
     PullConsumer,
-    PushConsumer,
     ScheduledPull,
     loop_thread,
     on_signal,
@@ -52,23 +49,6 @@ def lite(cluster: MemoryCluster) -> LitePullConsumer:
     return consumer
 
 
-def test_messages_come_in_order_to_a_plain_function(served: MemoryCluster) -> None:
-    arrived: queue.Queue[bytes] = queue.Queue()
-
-    def listener(messages: list[MessageExt]) -> OrderlyResult:
-        arrived.put(messages[0].body)
-        if messages[0].body == b"1" and not messages[0].reconsume_times:
-            return OrderlyResult.suspend(10)
-        return OrderlyResult.SUCCESS
-
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True)
-    consumer = PushConsumer("cg", served.namesrv, listener=listener, options=options)
-    consumer.subscribe("T")
-    send(served, 3)
-    with consumer:
-        assert [arrived.get(timeout=60) for _ in range(4)] == [b"0", b"1", b"1", b"2"]
-
-
 def test_callbacks_may_use_the_consumer(served: MemoryCluster) -> None:
     """Callbacks do not run on the loop's thread."""
     send(served, 5)
@@ -88,22 +68,6 @@ def test_callbacks_may_use_the_consumer(served: MemoryCluster) -> None:
         assert message.body == b"3"
     assert told[0] != "cometmq-client"
     assert told[1:] == ["4 revoked"]
-
-
-def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
-    send(served, 5)
-    bodies = []
-    with lite(served) as consumer:
-        for message in consumer:
-            bodies.append(message.body)
-            if message.body == b"2":
-                consumer.finish()
-    assert bodies == [b"0", b"1", b"2"]
-    assert served.committed("cg", "T")[QUEUE_0] == 3
-    with lite(served) as consumer:
-        assert [m.body for m in next(iter(consumer.batches()))] == [b"3", b"4"]
-        consumer.commit([QUEUE_0])
-    assert served.committed("cg", "T")[QUEUE_0] == 5
 
 
 class Alarm(Exception):
