@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from cometmq.remoting.command import ConstantExt
-from cometmq.remoting.header_plan import binary_constant, lane_pieces
 from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.typed_encode import binary_constant, lane_pieces
 from cometmq.remoting.types import Serialization
 from cometmq.store.log.damage import DamagedRange as Range
 from cometmq.testing.remoting.frames import encode_frame

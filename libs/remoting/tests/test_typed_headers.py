@@ -19,10 +19,9 @@ from cometmq.remoting.commands.table import NO_HEADER
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
-from cometmq.remoting.header_plan import field_text
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
-from cometmq.remoting.typed_encode import FrameEncoder
+from cometmq.remoting.typed_encode import FrameEncoder, field_text
 from cometmq.remoting.types import Serialization
 
 JSON, BINARY = Serialization.JSON, Serialization.ROCKETMQ

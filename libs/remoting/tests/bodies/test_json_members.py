@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.remoting.bodies import json_members
-from cometmq.remoting.bodies.json_members import decode_members
+from cometmq.remoting.bodies import large
+from cometmq.remoting.bodies.large import decode_members
 from cometmq.remoting.errors import RemoteProtocolError
 
 LETTERS = 'ab{}[],:"\\\n é'
@@ -45,8 +45,8 @@ def decoded(data: bytes) -> tuple[list[dict[str, Any]], int]:
 @pytest.mark.parametrize("seed", range(60))
 def test_the_parts_are_the_whole(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(f"members {seed}")
-    monkeypatch.setattr(json_members, "PART_BYTES", random.choice((1, 20, 100)))
-    monkeypatch.setattr(json_members, "TEXT_BYTES_MAX", 200)
+    monkeypatch.setattr(large, "PART_BYTES", random.choice((1, 20, 100)))
+    monkeypatch.setattr(large, "TEXT_BYTES_MAX", 200)
     whole = {f"{number}{text(random)}": value(random, 4) for number in range(60)}
     if seed % 2:
         whole = {name: {"v": one} for name, one in whole.items()}
@@ -56,15 +56,15 @@ def test_the_parts_are_the_whole(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_text_longer_than_a_window_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_members, "PART_BYTES", 10)
-    monkeypatch.setattr(json_members, "TEXT_BYTES_MAX", 50)
+    monkeypatch.setattr(large, "PART_BYTES", 10)
+    monkeypatch.setattr(large, "TEXT_BYTES_MAX", 50)
     data = json.dumps({"a": {"b": "x" * 100}, "c": 1}).encode()
     with pytest.raises(RemoteProtocolError, match="longer than 50 bytes"):
         decoded(data)
 
 
 def test_flat_members_are_cut_without_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_members, "PART_BYTES", 100)
+    monkeypatch.setattr(large, "PART_BYTES", 100)
     data = json.dumps({f"t{number}": {"perm": 6} for number in range(1_000)}, separators=(",", ":"))
     parts, step_count = decoded(data.encode())
     assert step_count == len(parts) - 1

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json, parse_dialect
-from cometmq.remoting.bodies.json_members import decode_members
+from cometmq.remoting.bodies.large import decode_members
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.integers import Int32

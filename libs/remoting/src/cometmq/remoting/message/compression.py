@@ -6,7 +6,6 @@ A body of a few bytes can expand to gigabytes, so every caller that decompresses
 
 import sys
 import zlib
-from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
@@ -88,13 +87,29 @@ def decompress(
     """Return the plain body; raise CorruptRecord if it is malformed, and TooLarge if it exceeds
     `bytes_max`.
     """
-    reader = _READERS.get(kind)
-    if reader is None:
+    if kind is CompressionType.UNSPECIFIED:
         return bytes(body)
-    plain = reader(body, bytes_max)
+    reader, errors = _reader(kind)
+    try:
+        plain: bytes = reader.decompress(body, max_length=bytes_max + 1)
+    except errors as exc:
+        raise CorruptRecord(f"{kind.name.lower()} body: {exc}") from exc
     if len(plain) > bytes_max:
         raise TooLarge(f"a body decompresses to more than {bytes_max} bytes")
+    if not reader.eof:
+        raise CorruptRecord(f"{kind.name.lower()} body ends early")
     return plain
+
+
+def _reader(kind: CompressionType) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return a decompressor, and the errors that it raises for malformed bodies."""
+    if kind is CompressionType.LZ4:
+        return _lz4().LZ4FrameDecompressor(), (RuntimeError, EOFError)
+    if kind is CompressionType.ZSTD:
+        zstd = _zstd()
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
+        return zstd.ZstdDecompressor(options=options), (zstd.ZstdError,)
+    return zlib.decompressobj(), (zlib.error,)
 
 
 def _lz4() -> Any:
@@ -116,45 +131,3 @@ def _compress_lz4(body: Buffer) -> bytes:
         store_size=False,
     )
     return compressed
-
-
-def _read_zlib(body: Buffer, bytes_max: int) -> bytes:
-    reader = zlib.decompressobj()
-    try:
-        plain = reader.decompress(body, bytes_max + 1)
-    except zlib.error as exc:
-        raise CorruptRecord(f"zlib body: {exc}") from exc
-    if not reader.eof and len(plain) <= bytes_max:
-        raise CorruptRecord("zlib body ends early")
-    return plain
-
-
-def _read_lz4(body: Buffer, bytes_max: int) -> bytes:
-    reader = _lz4().LZ4FrameDecompressor()
-    try:
-        plain: bytes = reader.decompress(body, max_length=bytes_max + 1)
-    except (RuntimeError, EOFError) as exc:
-        raise CorruptRecord(f"lz4 body: {exc}") from exc
-    if not reader.eof and len(plain) <= bytes_max:
-        raise CorruptRecord("lz4 body ends early")
-    return plain
-
-
-def _read_zstd(body: Buffer, bytes_max: int) -> bytes:
-    zstd = _zstd()
-    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
-    reader = zstd.ZstdDecompressor(options=options)
-    try:
-        plain: bytes = reader.decompress(body, max_length=bytes_max + 1)
-    except zstd.ZstdError as exc:
-        raise CorruptRecord(f"zstd body: {exc}") from exc
-    if not reader.eof and len(plain) <= bytes_max:
-        raise CorruptRecord("zstd body ends early")
-    return plain
-
-
-_READERS: Final[Mapping[CompressionType, Callable[[Buffer, int], bytes]]] = {
-    CompressionType.ZLIB: _read_zlib,
-    CompressionType.LZ4: _read_lz4,
-    CompressionType.ZSTD: _read_zstd,
-}

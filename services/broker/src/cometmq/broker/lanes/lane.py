@@ -28,11 +28,11 @@ from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.frame import FRAME_BYTES_MAX
-from cometmq.remoting.header_plan import binary_constant, lane_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.typed_encode import binary_constant, lane_pieces
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 from cometmq.store.layout import is_topic
 from cometmq.store.reads import cached

@@ -46,8 +46,8 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
-from cometmq.remoting.header_plan import lane_pieces
 from cometmq.remoting.transport.lane import Answered
+from cometmq.remoting.typed_encode import lane_pieces
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.queues.pulls import read_entries, read_log
 from cometmq.store.results import GetStatus

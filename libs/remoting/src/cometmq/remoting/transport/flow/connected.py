@@ -12,7 +12,6 @@ its answers, or a handler that answers late. They then find a closed connection.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from cometmq.remoting.transport.settings import ConnectionSettings
@@ -95,20 +94,11 @@ class _Ended:
     is_dirty = property(lambda _: True, lambda _, __: None)  # it has no output to be written
     habit = property(lambda _: 0, lambda _, __: None)
 
-    def when_room(self, work: Callable[[], None]) -> None:
+    @staticmethod
+    def close(*_: object) -> None:
         """Do nothing: the connection has ended."""
 
-    def note_long_frame(self) -> None:
-        """Do nothing: the connection has ended."""
-
-    def refuse(self, error: Exception) -> None:
-        """Do nothing: the connection has ended."""
-
-    def close(self) -> None:
-        """Do nothing: the connection has ended."""
-
-    def abort(self) -> None:
-        """Do nothing: the connection has ended."""
+    abort = refuse = note_long_frame = when_room = close
 
 
 ENDED: Final[Any] = _Ended()
