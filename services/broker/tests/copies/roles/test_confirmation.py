@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cometmq.broker.copies.roles.confirmation import Confirmation
-from cometmq.broker.copies.roles.record_writer import RecordWriter
 from cometmq.broker.copies.streams.follower_stream import Heard
 from cometmq.ha import in_sync
 from cometmq.ha.fencing import Timing
@@ -70,8 +69,9 @@ class Rig:
             in_sync.lead(ME, self.place.current, start=100),
             now_ms=lambda: self.now_ms,
             min_in_sync=min_in_sync,
+            record=self.port,
+            log=self.log,
         )
-        self.writer = RecordWriter(self.reign, self.port, deposed=self.reign.deposed, log=self.log)
         self.reign.open()
 
     def report(self, copy: Copy, offset: int, tables: int = 0, epoch: int = 3) -> None:
@@ -91,7 +91,7 @@ class Rig:
 @asynccontextmanager
 async def running(*members: Copy, **options: Any) -> AsyncIterator[Rig]:
     rig = Rig(*members, **options)
-    task = asyncio.get_running_loop().create_task(rig.writer.run())
+    task = asyncio.get_running_loop().create_task(rig.reign.keep_record())
     try:
         yield rig
     finally:
@@ -231,7 +231,7 @@ async def test_a_dropped_copy_stays_out():
 
 async def test_a_number_of_copies_is_recorded():
     async with running(X) as rig:
-        rig.writer.resize(5)
+        rig.reign.resize(5)
         await rig.until(lambda: rig.reign.view.base.record.copies == 5)
 
 
@@ -283,7 +283,7 @@ async def test_a_record_of_another_master_deposes():
         await rig.until(lambda: rig.reign.view.base.version == "2")
         assert rig.place.current is not None
         rig.place.replace(rig.place.current, rig.place.current.record.elected(X, 4))
-        rig.writer.record_seen(rig.place.current)
+        rig.reign.record_seen(rig.place.current)
         await rig.until(lambda: rig.reign.deposed_count)
 
 
@@ -324,7 +324,7 @@ async def test_unlogged_requests_wait_for_the_predecessors_permission_to_end():
 
 
 async def hand_over(rig: Rig, *, wait_ms: int = 50, is_ready: bool = True) -> Any:
-    return await rig.writer.hand_over(
+    return await rig.reign.write_successor(
         1, leaves=False, deadline_ms=rig.now_ms + wait_ms, is_ready=lambda: is_ready
     )
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the copies of a master have confirmed in one epoch, which copies report, and until when
-the master may acknowledge messages.
+"""What the copies of a master have confirmed in one epoch, which copies report, until when the
+master may acknowledge messages, and the record of all this.
 
 The rules are in `cometmq.ha.in_sync` and `cometmq.ha.fencing`. Reports, appends and table changes
 arrive on the loop and take effect at once. All times are those of CLOCK_BOOTTIME, so that a process
@@ -16,11 +16,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from cometmq.broker.copies.streams.follower_stream import Heard
 from cometmq.ha import fencing, in_sync
 from cometmq.ha.fencing import Progress, Timing
 from cometmq.ha.in_sync import Leadership
-from cometmq.ha.record import Copy
+from cometmq.ha.port import UNKNOWN, Answer, Outcome, RecordPort, RecordUnreachable
+from cometmq.ha.record import Copy, Record, RecordDamaged, Versioned
+from cometmq.remoting.log import Log
 
 SILENT_FACTOR: Final = 4 / 3
 """A copy that is silent for so many `heard_within_ms` (2 s) leaves the in-sync set; producers give
@@ -31,6 +35,18 @@ CUT_OFF_FACTOR: Final = 1.5
 """A master counts as cut off if all its copies are silent for so many `heard_within_ms`: since
 SILENT_FACTOR, it would have removed them if it could write the record.
 """
+
+RENEWALS_PER_DEADLINE: Final = 4
+PAUSE_MS: Final = 200
+HAND_OVER_PAUSE_MS: Final = 5
+
+
+async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
+    """Replace the record if it is still `base`; with a damaged record, the outcome is unknown."""
+    try:
+        return await port.replace(base, record)
+    except RecordDamaged:
+        return UNKNOWN
 
 
 class Confirmation(ABC):
@@ -43,6 +59,8 @@ class Confirmation(ABC):
         timing: Timing,
         now_ms: Callable[[], int],
         min_in_sync: int,
+        record: RecordPort,
+        log: Log,
     ) -> None:
         """Begin to lead; the record of `view` must just have been read or written."""
         self.view = view
@@ -50,7 +68,7 @@ class Confirmation(ABC):
         self.now_ms = now_ms
         self.renewed_ms = self._opened_ms = now_ms()
         self.write_wanted = asyncio.Event()
-        """Set when the record should be written or read again (`record_writer.py`)."""
+        """Set when the record should be written or read again."""
         self.progressed = asyncio.Event()
         """Set, and replaced, when more is confirmed or the leadership has ended."""
         self.heard_ms: dict[Copy, int] = {}
@@ -60,6 +78,10 @@ class Confirmation(ABC):
         self._dropped: set[int] = set()
         self._left: set[Copy] = set()
         self._min_in_sync = min_in_sync
+        self._record = record
+        self._log = log
+        self._writing = asyncio.Lock()
+        self._copies: int | None = None
         self._puts: deque[tuple[int, int]] = deque()  # end of the log, table changes before it
         self._has_enough: bool | None = None
         self._is_ended = False
@@ -80,6 +102,10 @@ class Confirmation(ABC):
     @abstractmethod
     def lapsed(self) -> None:
         """Stop acknowledging, because this master's lease has lapsed."""
+
+    @abstractmethod
+    def deposed(self) -> None:
+        """Handle a record that names a different master or epoch."""
 
     def end(self) -> None:
         self._is_ended = True
@@ -218,6 +244,109 @@ class Confirmation(ABC):
         before, self.view = self.view, view
         self._note_set()
         self._release_more(before)
+
+    # The record: one write at a time; its result is applied to the current view
+
+    def resize(self, copies: int) -> None:
+        self._copies = copies
+        self.write_wanted.set()
+
+    def record_seen(self, found: Versioned | None) -> None:
+        is_news = found is not None and found.version != self.view.base.version
+        if is_news and not self._is_ended and not self._writing.locked():
+            self.view = msgspec.structs.replace(self.view, must_read=True)
+            self.write_wanted.set()
+
+    async def keep_record(self) -> None:
+        """Renew the record, update its in-sync set, and read it when the rules require that."""
+        interval_ms = self.timing.renew_deadline_ms // RENEWALS_PER_DEADLINE
+        while not self.has_ended():
+            self.write_wanted.clear()
+            is_settled = await self._write_once()
+            if self.has_ended():
+                return
+            wait_ms = interval_ms if is_settled else PAUSE_MS
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self.write_wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def _write_once(self) -> bool:
+        """Read if required, write if necessary; return False if that must soon be tried again."""
+        async with self._writing:
+            if self.view.must_read and not await self._read():
+                return False
+            unfit = self.unfit()
+            record = in_sync.proposal(self.view, unfit, copies=self._copies)
+            if self.has_ended() or record is None:
+                return self.has_ended()
+            base, began_ms = self.view.base, self.now_ms()
+            self.adopt(in_sync.written(self.view, record))
+            outcome = await swap(self._record, base, record)
+            if self.has_ended():
+                return True
+            before = base.record.in_sync
+            if outcome.answer is Answer.APPLIED:
+                self.renewed_ms = began_ms
+            self.adopt(in_sync.answered(self.view, outcome))
+            if outcome.answer is Answer.APPLIED and record.in_sync != before:
+                self._log.info(
+                    "in_sync.changed", epoch=record.epoch,
+                    brokers=[copy.ordinal for copy in record.in_sync],
+                    before=[copy.ordinal for copy in before],
+                )  # fmt: skip
+            return outcome.answer is Answer.APPLIED and not self.view.must_read
+
+    async def _read(self) -> bool:
+        """Read the record; return whether this master may base a write on it."""
+        try:
+            found = await self._record.read()
+        except (RecordUnreachable, RecordDamaged):
+            return False
+        if self.has_ended():
+            return False
+        if found is not None and in_sync.is_deposed(self.view, found):
+            self.deposed()
+            return False
+        self.adopt(in_sync.found(self.view, found))
+        return not self.view.must_read
+
+    async def write_successor(
+        self, target: int, *, leaves: bool, deadline_ms: int, is_ready: Callable[[], bool]
+    ) -> tuple[Answer, int] | None:
+        """Write the record that makes a caught-up member master; return None if nothing was
+        written.
+
+        The caller has stopped appending; `is_ready` returns whether all puts have been answered and
+        the target is connected.
+        """
+        while not self.has_ended():
+            progressed = self.progressed
+            async with self._writing:
+                record = self._successor(target, leaves=leaves) if is_ready() else None
+                if record is not None and not self.is_lapsed():
+                    base = self.view.base
+                    self.adopt(in_sync.written(self.view, record))
+                    outcome = await swap(self._record, base, record)
+                    if outcome.answer is not Answer.APPLIED and not self.has_ended():
+                        self.view = in_sync.answered(self.view, outcome)
+                        self.write_wanted.set()
+                    return outcome.answer, record.epoch
+            left_ms = deadline_ms - self.now_ms()
+            if left_ms <= 0:
+                return None
+            try:
+                async with asyncio.timeout(min(left_ms, HAND_OVER_PAUSE_MS) / 1000):
+                    await progressed.wait()
+            except TimeoutError:
+                continue
+        return None
+
+    def _successor(self, target: int, *, leaves: bool) -> Record | None:
+        view = self.view
+        copy = view.base.record.member(target)
+        return None if copy is None else in_sync.hand_over(view, copy, leaves=leaves)
 
     def _extend(self, view: Leadership) -> None:
         """Extend the lease, after a report or a new version of the record."""

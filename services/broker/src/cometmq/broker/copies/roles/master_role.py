@@ -7,12 +7,10 @@ from cometmq.broker.copies.members import timing_of
 from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.roles.confirmation import Confirmation
 from cometmq.broker.copies.roles.parts import Parts
-from cometmq.broker.copies.roles.record_writer import RecordWriter
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.orders import Drop, HandOver, Order, Resize
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Versioned
 from cometmq.store.writing.write_state import Refusal
 
 
@@ -26,9 +24,9 @@ class MasterRole(Confirmation, Acting):
             timing=timing_of(broker.settings),
             now_ms=parts.host.boottime_ms,
             min_in_sync=broker.settings.min_in_sync,
+            record=parts.member.record,
+            log=broker.log,
         )
-        deposed = parts.member.watch.read_wanted.set
-        self.writer = RecordWriter(self, parts.member.record, deposed=deposed, log=broker.log)
 
     def confirm_offset(self) -> int:
         return self.view.confirmed
@@ -53,7 +51,7 @@ class MasterRole(Confirmation, Acting):
             case Drop(ordinal=ordinal):
                 self.drop(ordinal)
             case Resize(copies=copies):
-                self.writer.resize(copies)
+                self.resize(copies)
             case _:
                 super().obey(order)
 
@@ -62,7 +60,7 @@ class MasterRole(Confirmation, Acting):
             return None
         self._broker.driver.commit()
         wait_ms = self._broker.settings.switchover_timeout_mills
-        return await self.writer.hand_over(
+        return await self.write_successor(
             order.successor,
             leaves=order.leaves,
             deadline_ms=self.now_ms() + wait_ms,
@@ -73,10 +71,6 @@ class MasterRole(Confirmation, Acting):
         followers = self._parts.sender.followers()
         is_connected = any(one.copy.ordinal == successor for one in followers)
         return is_connected and not len(self._broker.store.upkeep.pending)
-
-    def record_seen(self, found: Versioned | None) -> None:
-        if not self.has_ended():
-            self.writer.record_seen(found)
 
     def note_end(self) -> None:
         self.appended(self._broker.store.commit_log.end, self._parts.feed.position.changes)
@@ -102,3 +96,6 @@ class MasterRole(Confirmation, Acting):
     def lapsed(self) -> None:
         self.end()
         self._parts.member.observe(rules.LeaseLapsed())
+
+    def deposed(self) -> None:
+        self._parts.member.watch.read_wanted.set()

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from cometmq.broker.copies.roles.acting import Acting
+from cometmq.broker.copies.roles.confirmation import swap
 from cometmq.broker.copies.roles.record_watch import RETRY_MS, Read, RecordWatch, Seen
-from cometmq.broker.copies.roles.record_writer import swap
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.actions import Status

@@ -117,7 +117,7 @@ class RoleChanges:
                 await self._led.wait()
                 self._led.clear()
                 if (leading := self.leading) is not None:
-                    group.create_task(leading.writer.run(), name="member-leader")
+                    group.create_task(leading.keep_record(), name="member-leader")
 
     def before_write(self) -> None:
         self.acting.before_write()

@@ -2,7 +2,7 @@
 """Accepts connections on haListenPort, and sends the log to RocketMQ's slaves; connections of
 members of a broker group go to `sending.py`.
 
-Each connection reads the log in slices of bounded size (`pump.py`), so that a slow slave never
+Each connection reads the log in slices of bounded size (`served.py`), so that a slow slave never
 delays senders. A commit wakes all slaves once per turn, and all acknowledgements of a turn complete
 the pending sends together.
 
