@@ -181,7 +181,9 @@ def assemble(inputs: Inputs) -> Broker:
     them. So `register` looks up `broker` when it is called, after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
-    config = Configuration(loaded, DataVersion(clock.now_ms(), 0), _settings_file(inputs))
+    path, first = inputs.config_path, DataVersion(clock.now_ms(), 0)
+    file = None if path is None else SettingsFile(path, inputs.workers.config)
+    config = Configuration(loaded, first, file)
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
     driver = _driver(inputs)
@@ -206,7 +208,14 @@ def assemble(inputs: Inputs) -> Broker:
         config,
         clock,
         log,
-        _process(address, store_host, clock),
+        Process(
+            host_port(address.host, address.port),
+            address.host,
+            store_host,
+            clock.now_ms(),
+            clock.monotonic_ms(),
+            memory_limit_bytes(),
+        ),
         inputs.store,
         driver,
         tables,
@@ -258,17 +267,6 @@ def _driver(inputs: Inputs) -> StoreDriver:
     )
     driver.reads.deadlines.wait_ms_max = inputs.loaded.value.read_wait_mills
     return driver
-
-
-def _process(address: Address, store_host: bytes, clock: Clock) -> Process:
-    return Process(
-        host_port(address.host, address.port),
-        address.host,
-        store_host,
-        clock.now_ms(),
-        clock.monotonic_ms(),
-        memory_limit_bytes(),
-    )
 
 
 def _measured(inputs: Inputs, stats: BrokerStats) -> Measured:
@@ -360,12 +358,6 @@ def _registration(
         log=inputs.log,
     )
     return Registration(registrant, namesrvs, settings=settings, log=inputs.log)
-
-
-def _settings_file(inputs: Inputs) -> SettingsFile | None:
-    if inputs.config_path is None:
-        return None
-    return SettingsFile(inputs.config_path, inputs.workers.config)
 
 
 def queue_counts(store: MessageStore, *, since: int = 0) -> dict[str, int]:

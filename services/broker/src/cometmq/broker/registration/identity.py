@@ -8,10 +8,10 @@ checking.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -61,17 +61,32 @@ class Identity(msgspec.Struct, frozen=True):
     epoch: int | None = None
     """The epoch of the broker's role in a broker group; None outside one."""
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The fields by which requests to name servers name the broker."""
+        return {
+            "broker_name": self.broker_name,
+            "broker_addr": self.broker_addr,
+            "cluster_name": self.cluster_name,
+            "broker_id": self.broker_id,
+        }
+
+
+async def _listed(client: Invoker, namesrv: str, broker_name: str) -> Mapping[int, str]:
+    """Return the addresses that a name server lists under a name, by id; may raise CometError."""
+    response = await client.invoke(
+        namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=TIMEOUT_MS
+    )
+    group = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table.get(broker_name)
+    return {} if group is None else group.broker_addrs
+
 
 async def holder_of(client: Invoker, namesrv: str, me: Identity) -> str | None:
     """Return the address that a name server lists under this name and id, or None.
 
     Raise CometError if the name server does not answer.
     """
-    response = await client.invoke(
-        namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=TIMEOUT_MS
-    )
-    group = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table.get(me.broker_name)
-    return None if group is None else group.broker_addrs.get(me.broker_id)
+    return (await _listed(client, namesrv, me.broker_name)).get(me.broker_id)
 
 
 async def slave_hosts(
@@ -84,18 +99,13 @@ async def slave_hosts(
 
     async def asked(namesrv: str) -> list[str] | None:
         try:
-            response = await client.invoke(
-                namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=TIMEOUT_MS
-            )
-            table = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table
+            addresses = await _listed(client, namesrv, broker_name)
         except CometError:
             return None
-        group = table.get(broker_name)
-        addresses = {} if group is None else group.broker_addrs
         return [
             address.rpartition(":")[0].strip("[]")
             for number, address in addresses.items()
-            if int(number) != MASTER_ID
+            if number != MASTER_ID
         ]
 
     async with asyncio.TaskGroup() as group:

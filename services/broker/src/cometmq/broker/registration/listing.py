@@ -140,12 +140,7 @@ async def asked_if_changed(
     response = await client.invoke(
         namesrv,
         RequestCode.QUERY_DATA_VERSION,
-        QueryDataVersion(
-            broker_name=me.broker_name,
-            broker_addr=me.broker_addr,
-            cluster_name=me.cluster_name,
-            broker_id=me.broker_id,
-        ),
+        QueryDataVersion(**me.named),
         encode_json(version),
         timeout_ms=timeout_ms,
     )

@@ -130,13 +130,7 @@ class Registrant:
 
     async def leave(self, link: Link, me: Identity) -> None:
         """Unregister an identity; log a failure."""
-        header = UnregisterBroker(
-            broker_name=me.broker_name,
-            broker_addr=me.broker_addr,
-            cluster_name=me.cluster_name,
-            broker_id=me.broker_id,
-            group_epoch=me.epoch,
-        )
+        header = UnregisterBroker(**me.named, group_epoch=me.epoch)
         proof = registration_proof(self._keys(), header)
         header = msgspec.structs.replace(header, group_proof=proof)
         try:
@@ -197,11 +191,8 @@ class Registrant:
     async def _send_body(self, link: Link, body: bytes, crc: int) -> Response:
         me, settings = self.identity, self._settings()
         header = RegisterBroker(
-            broker_name=me.broker_name,
-            broker_addr=me.broker_addr,
-            cluster_name=me.cluster_name,
+            **me.named,
             ha_server_addr=me.ha_server_addr,
-            broker_id=me.broker_id,
             compressed=settings.compressed_register,
             body_crc32=crc,
             group_epoch=me.epoch,
