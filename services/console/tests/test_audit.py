@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from cometmq.client.errors import ClientError
+from cometmq.console import audit as audit_module
 from cometmq.console.audit import Audit, AuditEntry, Unaudited
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
@@ -175,3 +176,13 @@ async def test_an_entry_is_shown_once_while_its_file_is_renamed(tmp_path):
     assert ids == ["3", "2", "1", "0"]
     reader.close()
     writer.close()
+
+
+async def test_a_change_is_refused_while_another_program_keeps_the_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_module, "LOCK_S", 0.0)
+    one, other = two_programs(tmp_path)
+    with one._locked(), pytest.raises(Unaudited, match="another program holds its lock"):
+        async with other.noted(ENTRY):
+            pytest.fail("the change was made")
+    one.close()
+    other.close()

@@ -3,13 +3,17 @@
 
 A change is written, durably, before it is made, and again with its outcome. If the first entry
 cannot be written, the change is not made. Full files are renamed to `audit.log.1` to `audit.log.9`.
-Several programs, such as two processes of `cometmq mcp`, write one log in turn: `audit.lock`.
+
+Several programs may write one log, such as two processes of `cometmq mcp`. Each holds the lock
+`audit.lock` while it writes.
 """
 
+import errno
 import fcntl
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +29,8 @@ from cometmq.runtime.worker import Worker
 OLDER_FILES: Final = 9
 VALUE_MAX: Final = 16_384
 """Longer values are cut; the length counts characters of JSON."""
+LOCK_S: Final = 10.0
+LOCK_PAUSE_S: Final = 0.01
 SUBJECTS_MAX: Final = 10_000
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
@@ -163,10 +169,30 @@ class Audit:
         self._worker.close()
 
     def _append(self, line: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_name("audit.lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             self._append_alone(line)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock against other programs; raise OSError if another one does not
+        release it.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path.with_name("audit.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        deadline_s = time.monotonic() + LOCK_S
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline_s:
+                        text = "another program holds its lock"
+                        raise TimeoutError(errno.ETIMEDOUT, text) from None
+                    time.sleep(LOCK_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _append_alone(self, line: bytes) -> None:
         if self._path.exists() and self._path.stat().st_size + len(line) > self._bytes_max:
