@@ -167,10 +167,7 @@ class ListenerCaller(Generic[R]):
         watch: "ConsumeWatch | None" = None,
         client: object = None,
     ) -> None:
-        """`success` replaces a result of None; threads are created only for a plain function.
-
-        The listener cannot close `client`.
-        """
+        """`success` replaces a result of None; the listener cannot close `client`."""
         self.group = group
         self._client = client
         self._watch = watch
@@ -183,10 +180,7 @@ class ListenerCaller(Generic[R]):
             self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="cometmq-listener")
 
     async def call(self, messages: list[MessageExt]) -> R:
-        """Call the listener and return its result; its exceptions propagate.
-
-        The listener gets a copy of the list, because it may modify it.
-        """
+        """Call the listener with a copy of the list; its exceptions propagate."""
         given = list(messages)
         call = calling(self._client, "the listener")
         self._begins_ms[call] = monotonic_ms()

@@ -392,10 +392,7 @@ class BrokerTransactions(BrokerMessages, BrokerConsumers):
         return [HalfMessage(it) for it in found if it.topic == HALF_TOPIC]
 
     async def state(self, half: HalfMessage) -> HalfState:
-        """Return what has become of a half message.
-
-        A message that a RocketMQ broker has set aside counts as ended.
-        """
+        """Return what became of a half message; one that RocketMQ has set aside is ENDED."""
         if await self.is_open(half):
             return HalfState.OPEN
         # The copy that is made when a message is set aside is found by its id, and tells how far

@@ -97,10 +97,7 @@ class OwnFigures(msgspec.Struct, frozen=True):
 
 
 class BrokerFigures(OwnFigures, frozen=True):
-    """Statistics of one broker.
-
-    A figure that the broker does not report is 0, or None where 0 has a meaning.
-    """
+    """Statistics of one broker; what it does not report is 0, or None where 0 has a meaning."""
 
     version: str = ""
     incoming: Load = Load()

@@ -188,10 +188,7 @@ class GroupAdmin(AdminBase):
     async def create_group(
         self, config: SubscriptionGroupConfig, *, cluster: str | None = None
     ) -> None:
-        """Create or change a consumer group on every master.
-
-        Raise BrokerMissing, before any change, if a broker has no master.
-        """
+        """Create or change a group on every master; BrokerMissing before if one is missing."""
         check_kind(config, SubscriptionGroupConfig, "config")
         check_group(config.group_name)
         _check_numbers(checked_header(config))

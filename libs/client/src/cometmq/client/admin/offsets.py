@@ -4,6 +4,7 @@
 from collections.abc import Collection, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -251,15 +252,16 @@ class OffsetAdmin(AdminBase):
         timestamp(timestamp_ms, low=END)
         masters = await self._masters_to_move(group, topic, is_new_group=is_new_group)
         found: dict[MessageQueue, int] = {}
+        move = _Move(group, topic, timestamp_ms, is_forced)
 
         async def reset(broker: BrokerAdmin) -> None:
             try:
                 await broker.consumer_connections(group)
             except ConsumerNotOnline:
-                moved = await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
+                moved = await move.of_offsets(broker)
                 found.update({row.queue: row.rollback_offset for row in moved})
             else:
-                found.update(await _reset_at(broker, group, topic, timestamp_ms, is_forced))
+                found.update(await move.of_members(broker))
 
         await self.change_each(masters, reset, f"move the group {group} in {topic}")
         return dict(sorted(found.items()))
@@ -275,8 +277,9 @@ class OffsetAdmin(AdminBase):
         """
         timestamp(timestamp_ms, low=END)
         found: dict[MessageQueue, int] = {}
+        move = _Move(group, topic, timestamp_ms, is_forced)
         for broker in await self.masters_to_change_of(topic):
-            found.update(await _reset_at(broker, group, topic, timestamp_ms, is_forced))
+            found.update(await move.of_members(broker))
         return dict(sorted(found.items()))
 
     async def roll_back(
@@ -295,8 +298,9 @@ class OffsetAdmin(AdminBase):
         """
         timestamp(timestamp_ms, low=END)
         moved: list[Rollback] = []
+        move = _Move(group, topic, timestamp_ms, is_forced)
         for broker in await self._masters_to_move(group, topic, is_new_group=is_new_group):
-            moved += await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
+            moved += await move.of_offsets(broker)
         return moved
 
     async def clone_offsets(
@@ -345,54 +349,6 @@ class OffsetAdmin(AdminBase):
         return masters
 
 
-async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
-    """Return the end offset of each queue, and the group's offset in it.
-
-    If the group has no stored offset in the topic, the first offset of each queue is used.
-    """
-    table = (await broker.consume_stats(group)).offset_table
-    known = {queue: pair for queue, pair in table.items() if queue.topic == topic}
-    if known:
-        return known
-    return {
-        queue: OffsetPair(broker_offset=found.max_offset, consumer_offset=found.min_offset)
-        for queue, found in (await broker.topic_stats(topic)).offset_table.items()
-    }
-
-
-async def _reset_at(
-    broker: BrokerAdmin,
-    group: str,
-    topic: str,
-    timestamp_ms: int,
-    is_forced: bool,  # passed through
-) -> dict[MessageQueue, int]:
-    """Reset connected members; a queue without a stored offset counts as not consumed.
-
-    Java brokers refuse the request if any queue has no stored offset, as is the case in a group's
-    first seconds or after queues were added. For such queues, the new offset is stored first.
-
-    The queues of a broadcasting group move only if `is_forced`: brokers do not know which of them
-    would move forward.
-    """
-    if not is_forced:
-        members = await broker.consumer_connections(group)
-        if members.message_model == MessageModel.BROADCASTING:
-            raise unknown_offsets(group)
-    try:
-        return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
-    except ServerError as error:
-        if error.remark != remarks.reset_offset_no_group(group):
-            raise
-    await broker.consumer_connections(group)  # raises for an offline group, before any change
-    stored = (await broker.consumer_offsets()).offset_table.get(f"{topic}@{group}", {})
-    for queue, bounds in sorted((await broker.topic_stats(topic)).offset_table.items()):
-        if queue.queue_id not in stored:
-            pair = OffsetPair(bounds.max_offset, bounds.min_offset)
-            await _rolled_back(broker, group, queue, pair, timestamp_ms, is_forced)
-    return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
-
-
 def unknown_offsets(group: str) -> InvalidArgument:
     """Return the error for a broadcasting group that should move backwards only."""
     return InvalidArgument(
@@ -401,34 +357,58 @@ def unknown_offsets(group: str) -> InvalidArgument:
     )
 
 
-async def _roll_back_at(
-    broker: BrokerAdmin,
-    group: str,
-    topic: str,
-    timestamp_ms: int,
-    is_forced: bool,  # passed through
-) -> list[Rollback]:
-    return [
-        await _rolled_back(broker, group, queue, pair, timestamp_ms, is_forced)
-        for queue, pair in sorted((await _positions(broker, group, topic)).items())
-    ]
+class _Move(NamedTuple):
+    """A change of a group's offsets in a topic, at one broker after the other."""
 
+    group: str
+    topic: str
+    timestamp_ms: int
+    is_forced: bool
 
-async def _rolled_back(
-    broker: BrokerAdmin,
-    group: str,
-    queue: MessageQueue,
-    pair: OffsetPair,
-    timestamp_ms: int,
-    is_forced: bool,  # passed through
-) -> Rollback:
-    topic, queue_id = queue.topic, queue.queue_id
-    if timestamp_ms == END:
-        wanted = await broker.max_offset(topic, queue_id)
-    else:
-        wanted = await broker.search_offset(topic, queue_id, timestamp_ms)
-    before = pair.consumer_offset
-    after = wanted if is_forced or wanted <= before else before
-    if after == wanted:
-        await broker.commit_offset(group, topic, queue_id, wanted)
-    return Rollback(queue, pair.broker_offset, before, wanted, after)
+    async def of_members(self, broker: BrokerAdmin) -> dict[MessageQueue, int]:
+        """Reset connected members; a queue without a stored offset counts as not consumed.
+
+        Java brokers refuse the request if any queue has no stored offset, as is the case in a
+        group's first seconds or after queues were added. For such queues, the new offset is stored
+        first.
+
+        The queues of a broadcasting group move only if `is_forced`: brokers do not know which of
+        them would move forward.
+        """
+        group, topic, timestamp_ms, is_forced = self
+        if not is_forced:
+            members = await broker.consumer_connections(group)
+            if members.message_model == MessageModel.BROADCASTING:
+                raise unknown_offsets(group)
+        try:
+            return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
+        except ServerError as error:
+            if error.remark != remarks.reset_offset_no_group(group):
+                raise
+        await broker.consumer_connections(group)  # raises for an offline group, before any change
+        stored = (await broker.consumer_offsets()).offset_table.get(f"{topic}@{group}", {})
+        for queue, bounds in sorted((await broker.topic_stats(topic)).offset_table.items()):
+            if queue.queue_id not in stored:
+                await self._move(broker, queue, OffsetPair(bounds.max_offset, bounds.min_offset))
+        return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
+
+    async def of_offsets(self, broker: BrokerAdmin) -> list[Rollback]:
+        """Change the stored offsets; without any in the topic, each queue's first one counts."""
+        table = (await broker.consume_stats(self.group)).offset_table
+        known = {queue: pair for queue, pair in table.items() if queue.topic == self.topic} or {
+            queue: OffsetPair(broker_offset=found.max_offset, consumer_offset=found.min_offset)
+            for queue, found in (await broker.topic_stats(self.topic)).offset_table.items()
+        }
+        return [await self._move(broker, queue, pair) for queue, pair in sorted(known.items())]
+
+    async def _move(self, broker: BrokerAdmin, queue: MessageQueue, pair: OffsetPair) -> Rollback:
+        topic, queue_id = queue.topic, queue.queue_id
+        if self.timestamp_ms == END:
+            wanted = await broker.max_offset(topic, queue_id)
+        else:
+            wanted = await broker.search_offset(topic, queue_id, self.timestamp_ms)
+        before = pair.consumer_offset
+        after = wanted if self.is_forced or wanted <= before else before
+        if after == wanted:
+            await broker.commit_offset(self.group, topic, queue_id, wanted)
+        return Rollback(queue, pair.broker_offset, before, wanted, after)

@@ -49,10 +49,7 @@ class AdminBase(Client):
 
     @classmethod
     def attached(cls, instance: ClientInstance, log: AnyLog) -> Self:
-        """Return an admin client that shares the connections of a running client.
-
-        Closing it leaves the connections open.
-        """
+        """Return an admin client over a running client's connections, which it leaves open."""
         found = cls(options=instance.options, log=log)
         found.state = ClientState.RUNNING
         found._instance = instance
@@ -101,10 +98,7 @@ class AdminBase(Client):
         }
 
     async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return the masters by broker name, of one cluster or of all.
-
-        Call `without_master` for a broker that has only slaves in the routes.
-        """
+        """Return the masters by broker name; call `without_master` for a broker without one."""
         masters: dict[str, BrokerAdmin] = {}
         for name, group in (await self.broker_groups(cluster)).items():
             if MASTER_ID in group:

@@ -106,10 +106,7 @@ class Client(ABC):
 
     @property
     def client_id(self) -> str:
-        """The id under which brokers know this client; it remains readable after `close`.
-
-        Raise ClientStateError if called before `start`.
-        """
+        """The id under which brokers know this client; ClientStateError before `start`."""
         if self._instance is None:
             raise ClientStateError(unusable(self.KIND, self.state))
         return self._instance.client_id
@@ -120,10 +117,7 @@ class Client(ABC):
         return self.state is ClientState.RUNNING
 
     def use_namesrv(self, addresses: str) -> None:
-        """Switch to these name servers: `host:port;host:port`.
-
-        This affects all clients that share the connections of this one.
-        """
+        """Switch to the name servers `host:port;host:port`, with all that share connections."""
         self._running().namesrv.replace(parse_addresses(addresses))
 
     @abstractmethod
@@ -131,11 +125,7 @@ class Client(ABC):
         """Start the client, pushing the steps of `close` onto the stack in reverse order."""
 
     def _running(self) -> ClientInstance:
-        """Return the client's instance.
-
-        Raise ClientStateError if the client is not running, after a fork, or in a different event
-        loop.
-        """
+        """Return the instance; ClientStateError if not running, forked, or in another loop."""
         instance = self._instance
         if self.state is not ClientState.RUNNING or instance is None:
             raise ClientStateError(unusable(self.KIND, self.state))

@@ -146,10 +146,7 @@ class TopicReports:
         self._unknown, self._unreadable = Reminders(REPORT_AGAIN_MS), Reminders(REPORT_AGAIN_MS)
 
     async def looked_up(self, topic: str, route: Route | None) -> None:
-        """Report a topic that is missing or cannot be read.
-
-        A retry topic is not reported: brokers create it later.
-        """
+        """Report a topic that is missing or unreadable, but no retry topic: they come later."""
         if topic.startswith("%") or topic not in self._wanted():
             return
         if route is None:

@@ -45,10 +45,7 @@ class _Renewal(msgspec.Struct):
         return self.ended_ms + self.pause_ms
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether no lookup was needed for RENEW_MS after the next one was due.
-
-        The intervals then start again.
-        """
+        """Return whether RENEW_MS passed without need of a lookup, so that intervals restart."""
         return self.running is None and now_ms > self.due_ms + RENEW_MS
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes as clients use them: the queues to send to and read from, and their brokers.
-
-All functions here are pure.
-"""
+"""Routes as clients use them: queues to send to and read from, and brokers; all is pure."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -167,10 +164,7 @@ def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route 
 
 
 def created_part(route: Route, broker_names: Collection[str]) -> Route:
-    """Return a default route restricted to the brokers that have created the topic.
-
-    A later route may lack some of them.
-    """
+    """Return a default route restricted to the brokers that have created the topic."""
     return msgspec.structs.replace(
         route,
         publish_queues=tuple(q for q in route.publish_queues if q.broker_name in broker_names),

@@ -70,10 +70,7 @@ class ConditionChecks:
         await self._background.close()
 
     async def check_all(self) -> None:
-        """Check all conditions; raise the error of a broker that refuses one.
-
-        Conditions for unknown topics are checked later.
-        """
+        """Check all conditions, those of unknown topics later; raise a broker's refusal."""
         known: list[SubscriptionData] = []
         for topic, wanted in self._subscriptions.items():
             if self._instance.routes.get(topic) is None:

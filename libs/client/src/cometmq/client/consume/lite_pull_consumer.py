@@ -158,10 +158,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
         return await self._readable().poll(wait_ms)
 
     async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return one message, or None if none arrives in time.
-
-        The message returned by the previous call now counts as consumed.
-        """
+        """Return a message, None if none comes in time; the one before counts as consumed."""
         wait_ms = whole_or(self.options.poll_timeout_ms, timeout_ms, "timeout_ms", low=0)
         messages = await self._readable().poll(wait_ms, count_max=1)
         return messages[0] if messages else None
@@ -202,10 +199,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
     # -- queues and positions -----------------------------------------------------------------
 
     def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Stop pulling from the given queue or queues.
-
-        Messages already pulled are still returned.
-        """
+        """Stop pulling from a queue or queues; messages already pulled are still returned."""
         for _, reader in self._readers_of(queues):
             reader.is_paused = True
 
@@ -232,10 +226,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
         return [self._namespace.wrap_queue(queue) for queue in queues]
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue from an offset of an assigned queue; the next commit stores it.
-
-        Raise InvalidArgument if the offset is out of range.
-        """
+        """Continue from an offset, which the next commit stores; refuse one out of range."""
         await self._polled().seek(self._namespace.wrap_queue(queue), whole(offset, "offset"))
 
     async def seek_to_begin(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:

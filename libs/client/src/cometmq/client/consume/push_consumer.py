@@ -277,10 +277,7 @@ class PushConsumer(GroupConsumer[PushOptions, Pushing]):
         self._started().resize(whole(concurrency, "concurrency", low=1, high=CONCURRENCY_MAX))
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
-
-        Return whether a broker accepted it.
-        """
+        """Redeliver a message, or make it a dead letter (level -1); False if no broker took it."""
         check_received(message)
         level = redelivery_level(delay_level, level_max=self.options.delay_level_max)
         return await self._started().failed.send_back(message, level, SENT_BACK)

@@ -214,10 +214,7 @@ class TransactionProducer(Producer, TransactionMember):
         options: TransactionOptions | None = None,
         log: AnyLog = None,
     ) -> None:
-        """`check` answers the brokers' transaction checks.
-
-        `execute` is the default for `send_in_transaction`.
-        """
+        """`check` answers the brokers; `execute` is the default of `send_in_transaction`."""
         check_function(check, "check", "message")
         if execute is not None:
             check_function(execute, "execute", "message", "argument")

@@ -328,10 +328,7 @@ class PushConsumer(GroupConsumer):
     def resize(self, concurrency: int) -> None:
         """Change the number of concurrent listener calls (Java's updateCorePoolSize)."""
     def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
-
-        Return whether a broker accepted it.
-        """
+        """Redeliver a message, or make it a dead letter (level -1); False if no broker took it."""
     def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp).
 
@@ -403,10 +400,7 @@ class LitePullConsumer(GroupConsumer):
         a time.
         """
     def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return one message, or None if none arrives in time.
-
-        The message returned by the previous call now counts as consumed.
-        """
+        """Return a message, None if none comes in time; the one before counts as consumed."""
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until `finish`; each counts as consumed when the next is requested."""
     def batches(self) -> Iterator[list[MessageExt]]:
@@ -421,17 +415,11 @@ class LitePullConsumer(GroupConsumer):
         this consumer.
         """
     def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Stop pulling from the given queue or queues.
-
-        Messages already pulled are still returned.
-        """
+        """Stop pulling from a queue or queues; messages already pulled are still returned."""
     def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
         """Pull from the given queue or queues again."""
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue from an offset of an assigned queue; the next commit stores it.
-
-        Raise InvalidArgument if the offset is out of range.
-        """
+        """Continue from an offset, which the next commit stores; refuse one out of range."""
     def seek_to_begin(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
         """Continue from the oldest message of each given queue."""
     def seek_to_end(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
@@ -498,10 +486,7 @@ class PullConsumer(GroupConsumer):
     ) -> Pulled:
         """Like `pull`, but wait up to `suspend_ms` for the first message."""
     def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
-
-        Return whether a broker accepted it.
-        """
+        """Redeliver a message, or make it a dead letter (level -1); False if no broker took it."""
     def queues_in_balance(self, topic: str) -> list[MessageQueue]:
         """Return this member's share of the queues of a registered topic."""
     def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:

@@ -62,10 +62,7 @@ class TransactionProducer(Producer):
         options: TransactionOptions | None = None,
         log: AnyLog = None,
     ) -> None:
-        """`check` answers the brokers' transaction checks.
-
-        `execute`, a plain function, is the default for `send_in_transaction`.
-        """
+        """`check` answers the brokers; `execute` is the default of `send_in_transaction`."""
         if execute is not None:
             check_plain_function(execute, "execute", "message", "argument")
         self._inner = AsyncTransactionProducer(

@@ -93,10 +93,7 @@ def open_transactions(broker: MemoryBroker) -> dict[int, str]:
 
 
 def ask(broker: MemoryBroker, half_offset: int = 0) -> bool:
-    """Ask a producer of the group for the state of a half message's transaction.
-
-    Return False if none is connected.
-    """
+    """Ask a producer of the group for a transaction's state; False if none is connected."""
     half = list(broker.queues.records(HALF_TOPIC))[half_offset]
     group = half.properties[PropertyKey.PRODUCER_GROUP]
     members = sorted(broker.producers.get(group, ()))

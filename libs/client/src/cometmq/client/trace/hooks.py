@@ -281,10 +281,7 @@ class ConsumeTraceHook:
 
 
 def _each(text: str, messages: Sequence[Message]) -> Sequence[str]:
-    """Return the id of each message of a send; a batch's ids are separated by commas.
-
-    A broker may answer a batch with a single id.
-    """
+    """Return the id of each message of a send; brokers may answer a batch with a single id."""
     if len(messages) == 1:
         return (text,)
     ids = text.split(",")

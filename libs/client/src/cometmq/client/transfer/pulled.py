@@ -53,10 +53,7 @@ def damage_text(message: MessageExt) -> str:
 def missing_offsets(
     records: Sequence[MessageRecord], offset: int, end: int, min_offset: int
 ) -> list[range]:
-    """Return the ranges between `offset` and `end` for which an unfiltered answer has no records.
-
-    Offsets below `min_offset` have expired.
-    """
+    """Return the ranges from `offset` and `min_offset` on without records in an answer."""
     if end - offset == len(records):
         return []
     gaps = []
@@ -71,10 +68,7 @@ def missing_offsets(
 def missing_text(
     queue: MessageQueue, gaps: Sequence[range], *, more_count: int = 0, may_be_filtered: bool
 ) -> str:
-    """Return which messages are missing, the possible reasons, and a remedy.
-
-    `more_count` messages after the gaps are missing, too.
-    """
+    """Return which messages are missing (`more_count` after the gaps), why, and a remedy."""
     count = sum(map(len, gaps)) + more_count
     names = " ".join(
         str(gap.start) if len(gap) == 1 else f"{gap.start}-{gap.stop - 1}" for gap in gaps

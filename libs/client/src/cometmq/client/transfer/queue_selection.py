@@ -262,10 +262,7 @@ class LatencyFaults:
         now_ms: int,
         not_broker: str | None = None,
     ) -> MessageQueue:
-        """Return a queue of an available broker.
-
-        If there is none, return a queue of a broker in the better half, or else of any broker.
-        """
+        """Return a queue of an available broker, else of the better half, else of any."""
         assert queues
         for _ in queues:
             queue = queues[round_robin.next_number() % len(queues)]

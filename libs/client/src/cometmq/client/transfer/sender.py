@@ -324,10 +324,7 @@ class MessageSender:
         return result
 
     async def send_oneway(self, queue: MessageQueue, prepared: Prepared, limit: TimeLimit) -> None:
-        """Send a message to one queue without an acknowledgement.
-
-        Raise SendFailed if it cannot be sent.
-        """
+        """Send to one queue without an acknowledgement; SendFailed if it cannot be sent."""
         try:
             await self._send_oneway(queue, prepared, max(1, limit.left_ms()))
         except (ClientError, Outage) as error:

@@ -43,10 +43,7 @@ class OffsetStore(Protocol):
     """Stores the offsets of one group."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset, or None if there is none.
-
-        Raise CometError if the store is unavailable.
-        """
+        """Return the stored offset or None; raise CometError if the store is unavailable."""
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
@@ -61,10 +58,7 @@ class OffsetStore(Protocol):
         """Store the recorded offsets of these queues; failures are logged, and retried."""
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the recorded offsets of these queues, and wait until they are stored.
-
-        Raise CometError on failure.
-        """
+        """Store the recorded offsets of these queues and wait; raise CometError on failure."""
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop the offset in memory, because another member owns the queue now."""

@@ -226,10 +226,7 @@ class OwnedQueues:
         await self.drop(self.of_topic(topic))
 
     def restart(self, queue: MessageQueue, offset: int) -> None:
-        """Read an owned queue from an offset, dropping its held messages.
-
-        The offset is not recorded.
-        """
+        """Read an owned queue from an offset, which is not recorded; drop its held messages."""
         if (task := self._tasks.pop(queue, None)) is not None:
             task.cancel()
         before = self._readers.get(queue)
