@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from cometmq.broker.copies.gate.diversion import NOT_SERVED, Diversion, Gate
 from cometmq.broker.copies.gate.permission import Permission
@@ -83,7 +83,7 @@ class Rig:
     leader: Any
 
     def __init__(self, *outcomes: Response | Exception, is_master: bool = True) -> None:
-        self.client: Any = Client(*outcomes)
+        self.client: Any = cast("Any", Client(*outcomes))
         self.changes = 0
         self.may_read_copy = True
         self.now_ms = 0

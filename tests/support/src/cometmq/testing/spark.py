@@ -34,7 +34,7 @@ Make = Callable[[Queue, int], BatchItem]
 
 def run_lag(*words: object) -> tuple[int, str, list[str]]:
     """Run a command of `cometmq-lag`; return its status, output, and the lines of its errors."""
-    command = [LAG, *map(str, words)]
+    command = [str(LAG), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     assert "\tat " not in done.stderr, done.stderr
