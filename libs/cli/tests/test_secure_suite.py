@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.programs.children import Options
 from cometmq.cli.programs.standalone import banner
-from cometmq.cli.programs.suite import Options, load_suite
+from cometmq.cli.programs.suite import load_suite
 from cometmq.client import (
     Message,
     SessionCredentials,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.programs.children import Options
 from cometmq.cli.programs.running import warn_unknown
-from cometmq.cli.programs.suite import Options, load_suite
+from cometmq.cli.programs.suite import load_suite
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.settings.mistakes import refuse_wrong_file
 

@@ -19,57 +19,53 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from cometmq.cli.option_sets import opt
 from cometmq.cli.say import say
 
 TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
 CONTEXTS_FILE: Final = "cometmq/contexts.json"
 """The file with the user's contexts, relative to XDG_CONFIG_HOME."""
 
-AccessKey = Annotated[
-    str, typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key of an account.")
-]
+AccessKey = Annotated[str, opt("Access key of an account.", envvar="COMETMQ_ACCESS_KEY")]
 SecretKey = Annotated[
     str,
-    typer.Option(
+    opt(
+        "Secret key; prefer a file or the environment, which other users cannot see.",
         envvar="COMETMQ_SECRET_KEY",
         show_envvar=True,
-        help="Secret key; prefer a file or the environment, which other users cannot see.",
     ),
 ]
-SecurityToken = Annotated[
-    str, typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Temporary account's token.")
-]
+SecurityToken = Annotated[str, opt("Temporary account's token.", envvar="COMETMQ_SECURITY_TOKEN")]
 CredentialsFile = Annotated[
     Path | None,
-    typer.Option(
+    opt(
         "--credentials",
+        "File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
         envvar="COMETMQ_CREDENTIALS",
-        help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
     ),
 ]
 Tls = Annotated[
     bool,
-    typer.Option(
+    opt(
         "--tls",
+        "Connect over TLS; without --tls-config, servers are not verified.",
         envvar="COMETMQ_TLS",
-        help="Connect over TLS; without --tls-config, servers are not verified.",
     ),
 ]
 TlsConfig = Annotated[
     Path | None,
-    typer.Option(
-        envvar=TLS_CONFIG_VARIABLE,
-        help="File like RocketMQ's tls.properties; implies --tls; with"
+    opt(
+        "File like RocketMQ's tls.properties; implies --tls; with"
         " tls.client.authServer=true, servers are verified.",
+        envvar=TLS_CONFIG_VARIABLE,
     ),
 ]
 
 ContextName = Annotated[
-    str, typer.Option("--context", envvar="COMETMQ_CONTEXT", help="Named cluster and account.")
+    str, opt("--context", "Named cluster and account.", envvar="COMETMQ_CONTEXT")
 ]
 Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", min=0, help="Seconds to wait for each answer of a server (3)."),
+    float | None, opt("--timeout", "Seconds to wait for each answer of a server (3).", min=0)
 ]
 
 EXIT_USAGE: Final = 2

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,22 @@ _STEADY_S: Final = 60
 """A console that ran for longer than this begins the pauses anew."""
 
 
+class Options(NamedTuple):
+    """The options of `standalone`; omitted options are None."""
+
+    data: Path | None = None
+    host: str | None = None
+    namesrv_port: int | None = None
+    broker_port: int | None = None
+    http_port: int | None = None
+    """The HTTP port; -1 means that there is none."""
+
+    def given(self) -> set[str]:
+        """Return the names of the options that are given."""
+        pairs = self._asdict().items()
+        return {f"--{name.replace('_', '-')}" for name, value in pairs if value is not None}
+
+
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """Where a further broker serves, and which path its sends take."""
 
@@ -63,11 +79,8 @@ class BrokerOrder(Order, frozen=True, kw_only=True, tag="broker"):
     number: int
     namesrv_port: int = 0
     """The port of the name server; 0 until the name server listens."""
-    config: str | None
-    data: str | None
-    host: str | None
-    broker_port: int | None
-    http_port: int | None
+    config: Path | None
+    options: Options
     account: tuple[str, str] | None
     """The account of the programs of `standalone`, if access control is on."""
 
@@ -79,9 +92,7 @@ class BrokerOrder(Order, frozen=True, kw_only=True, tag="broker"):
     def prepared(self, parent: socket.socket) -> tuple[Build, dict[str, Any]]:
         """Return how to build the broker, and its HTTP port; raise SettingsError."""
         suites: Any = import_module("cometmq.cli.programs.suite")
-        data = None if self.data is None else Path(self.data)
-        options = suites.Options(data, self.host, None, self.broker_port, self.http_port)
-        suite = suites.load_suite(None if self.config is None else Path(self.config), options)
+        suite = suites.load_suite(self.config, self.options)
         settings = suites.with_namesrv(
             suites.instance_of(suite, self.number), suite.namesrv_address(self.namesrv_port)
         )
@@ -133,13 +144,18 @@ class ConsoleOrder(Order, frozen=True, kw_only=True, tag="console"):
         return build, {"http_port": -1}
 
 
+_decoder: Final = msgspec.json.Decoder(
+    BrokerOrder | ConsoleOrder, dec_hook=lambda kind, text: kind(text)
+)
+
+
 def main() -> int:
     """Run what the order describes until the connection ends; return the status."""
     parent = socket.socket(fileno=_INPUT)
     line = parent.makefile("rb").readline()
     if not line:
         return EXIT_CANNOT_START
-    order = msgspec.json.decode(line, type=BrokerOrder | ConsoleOrder)
+    order = _decoder.decode(line)
     logging.configure(json=order.log_json, level=order.log_level)
     try:
         build, more = order.prepared(parent)
@@ -202,7 +218,7 @@ class Child:
         except BaseException:  # also if `standalone` stops meanwhile: the process then ends
             ours.close()
             raise
-        self._writer.write(msgspec.json.encode(order) + b"\n")
+        self._writer.write(msgspec.json.encode(order, enc_hook=str) + b"\n")
         return self._process, reader
 
     async def stop(self) -> None:

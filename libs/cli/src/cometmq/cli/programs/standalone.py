@@ -29,6 +29,7 @@ from cometmq.cli.output import print_notes
 from cometmq.cli.programs.children import (
     PORT_OPTION,
     BrokerOrder,
+    Options,
     Serving,
     Siblings,
     WaitingConsole,
@@ -48,7 +49,6 @@ from cometmq.cli.programs.suite import (
     HTTP_PORT_DEFAULT,
     LOOPBACK,
     NAMESRV_PORT_DEFAULT,
-    Options,
     Suite,
     console_settings,
     instance_of,
@@ -151,11 +151,8 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
     orders = [
         BrokerOrder(
             number=number,
-            config=None if config is None else str(config),
-            data=None if options.data is None else str(options.data),
-            host=options.host,
-            broker_port=options.broker_port,
-            http_port=options.http_port,
+            config=config,
+            options=options,
             account=_keys(suite.own_account),
             log_level=log_level,
             log_json=log_json,

@@ -11,6 +11,7 @@ import msgspec
 from cometmq.broker.copies.members import is_loopback
 from cometmq.broker.instances import instance
 from cometmq.broker.settings import BrokerSettings
+from cometmq.cli.programs.children import Options
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
@@ -75,22 +76,6 @@ NAMESRV_PORT_DEFAULT: Final = 9876
 BROKER_PORT_DEFAULT: Final = 10911
 HTTP_PORT_DEFAULT: Final = 8080
 CONSOLE_PORT: Final = 8088
-
-
-class Options(NamedTuple):
-    """The options of `standalone`; omitted options are None."""
-
-    data: Path | None = None
-    host: str | None = None
-    namesrv_port: int | None = None
-    broker_port: int | None = None
-    http_port: int | None = None
-    """The HTTP port; -1 means that there is none."""
-
-    def given(self) -> set[str]:
-        """Return the names of the options that are given."""
-        pairs = self._asdict().items()
-        return {f"--{name.replace('_', '-')}" for name, value in pairs if value is not None}
 
 
 class Suite(NamedTuple):
