@@ -12,7 +12,18 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.limits import LIMITS as NAMESRV_LIMITS
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
-from cometmq.runtime.limits import FRAME_LIMITS, HANDSHAKE_LIMITS, LIMIT_TABLE_FAMILIES, Limit
+from cometmq.remoting.frame import FRAME_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.frames import FRAME_PATIENCE_MS
+from cometmq.remoting.transport.peer.tls_state import (
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    HOST_MIN,
+    HOST_SHARE,
+)
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.tls import IDLE_RECORD_BYTES, IDLE_RECORDS_MAX
+from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES, Limit, Scope
 
 from .markdown import code, notice, table
 
@@ -40,8 +51,52 @@ _SECTIONS: Final[Sequence[tuple[str, Sequence[Limit], type[msgspec.Struct]]]] = 
     ("Name server", NAMESRV_LIMITS, NamesrvSettings),
 )
 
+_CLOSED: Final = "The connection is closed (`connection.refused`)."
+
+_HANDSHAKES: Final[tuple[Limit, ...]] = (
+    Limit(
+        "handshakes",
+        f"Incomplete TLS handshakes, in percent of the connections; at least {HOST_MIN}",
+        Scope.HOST, _CLOSED, fixed=100 // HOST_SHARE,
+    ),
+    Limit(
+        "handshake_bytes", "Bytes sent before the TLS handshake is complete", Scope.CONNECTION,
+        _CLOSED, fixed=HANDSHAKE_BYTES_MAX,
+    ),
+    Limit(
+        "handshake_ms", "Milliseconds of a TLS handshake, without those in which it waits",
+        Scope.CONNECTION, _CLOSED, fixed=HANDSHAKE_TIMEOUT_MS,
+    ),
+    Limit(
+        "idle_records",
+        "TLS records without data, as changes of the key; one more per"
+        f" {IDLE_RECORD_BYTES >> 20} MiB of data",
+        Scope.CONNECTION, _CLOSED, fixed=IDLE_RECORDS_MAX,
+    ),
+)  # fmt: skip
+
+_FRAMES: Final[tuple[Limit, ...]] = (
+    Limit(
+        "frame_bytes", "Bytes of a frame after its first four", Scope.CONNECTION, _CLOSED,
+        fixed=FRAME_BYTES_MAX,
+    ),
+    Limit(
+        "header_bytes", "Bytes of the header of a frame", Scope.CONNECTION, _CLOSED,
+        fixed=REQUEST_HEADER_BYTES_MAX,
+    ),
+    Limit(
+        "unfinished_frame_bytes", f"Bytes of unfinished frames above {LARGE_BYTES >> 10} KB",
+        Scope.TOTAL,
+        "Above a quarter of it, connections wait for their turn, by address; one that takes more"
+        f" than {FRAME_PATIENCE_MS // 1000} s is closed. Above it, those with the longest are"
+        " closed (`connection.overflowed`), first of those that have been served no request; these"
+        " make no others wait.",
+        fixed=ServerSettings().frames_bytes_max,
+    ),
+)  # fmt: skip
+
 _FIXED: Final[Sequence[tuple[str, Sequence[Limit]]]] = (
-    ("Frames and TLS handshakes, of any server", (*FRAME_LIMITS, *HANDSHAKE_LIMITS)),
+    ("Frames and TLS handshakes, of any server", (*_FRAMES, *_HANDSHAKES)),
 )
 
 

@@ -1,39 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documented limits of frames and TLS handshakes are those that the transport enforces."""
+"""The transport enforces the limits of frames and TLS handshakes that the reference shows."""
 
 import asyncio
 from contextlib import AsyncExitStack
 
-from cometmq.remoting.transport.peer.tls_state import (
-    HANDSHAKE_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    HOST_SHARE,
-)
+from cometmq.remoting.frame import FRAME_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
-from cometmq.remoting.transport.tls import IDLE_RECORDS_MAX
-from cometmq.runtime.limits import FRAME_LIMITS, HANDSHAKE_LIMITS
 
 DEADLINE_S = 60
 
 
-async def test_the_table_of_limits_has_every_limit_of_handshakes() -> None:
-    bounds = {limit.name: limit.fixed for limit in HANDSHAKE_LIMITS}
-    assert bounds["handshakes"] == 100 // HOST_SHARE
-    assert bounds["handshake_bytes"] == HANDSHAKE_BYTES_MAX
-    assert bounds["handshake_ms"] == HANDSHAKE_TIMEOUT_MS
-    assert bounds["idle_records"] == IDLE_RECORDS_MAX
-    assert len(bounds) == len(HANDSHAKE_LIMITS) == 4
-
-
-async def test_the_table_of_limits_has_every_limit_of_frames() -> None:
-    settings = ServerSettings()
-    bounds = {limit.name: limit.fixed for limit in FRAME_LIMITS}
-    assert bounds.pop("unfinished_frame_bytes") == settings.frames_bytes_max
-    frame, header = bounds.pop("frame_bytes"), bounds.pop("header_bytes")
-    assert not bounds
+async def test_larger_frames_and_headers_end_their_connection() -> None:
+    frame, header = FRAME_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
     async with AsyncExitStack() as stack:
-        server = Server({}, None, settings, clock_ms=lambda: 0)
+        server = Server({}, None, ServerSettings(), clock_ms=lambda: 0)
         stack.push_async_callback(server.close, 0)
         port = await server.listen("127.0.0.1", 0)
         largest, *others = [

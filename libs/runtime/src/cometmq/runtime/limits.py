@@ -21,18 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
-from cometmq.remoting.frame import FRAME_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.transport.flow.budget import LARGE_BYTES
-from cometmq.remoting.transport.flow.frames import FRAME_PATIENCE_MS
-from cometmq.remoting.transport.peer.tls_state import (
-    HANDSHAKE_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    HOST_MIN,
-    HOST_SHARE,
-)
-from cometmq.remoting.transport.settings import ServerSettings
-from cometmq.remoting.transport.tls import IDLE_RECORD_BYTES, IDLE_RECORDS_MAX
 from cometmq.runtime.metrics import Family, Row, labelled_counter, labelled_gauge
 
 PEERS_MAX: Final = 10_000
@@ -71,53 +60,6 @@ class Limit(NamedTuple):
     fixed: int = 0
     answer: ResponseCode | None = None
     """The code that refuses an entry; None if no request is refused."""
-
-
-_CLOSED: Final = "The connection is closed (`connection.refused`)."
-
-HANDSHAKE_LIMITS: Final[tuple[Limit, ...]] = (
-    Limit(
-        "handshakes",
-        f"Incomplete TLS handshakes, in percent of the connections; at least {HOST_MIN}",
-        Scope.HOST, _CLOSED, fixed=100 // HOST_SHARE,
-    ),
-    Limit(
-        "handshake_bytes", "Bytes sent before the TLS handshake is complete", Scope.CONNECTION,
-        _CLOSED, fixed=HANDSHAKE_BYTES_MAX,
-    ),
-    Limit(
-        "handshake_ms", "Milliseconds of a TLS handshake, without those in which it waits",
-        Scope.CONNECTION, _CLOSED, fixed=HANDSHAKE_TIMEOUT_MS,
-    ),
-    Limit(
-        "idle_records",
-        "TLS records without data, as changes of the key; one more per"
-        f" {IDLE_RECORD_BYTES >> 20} MiB of data",
-        Scope.CONNECTION, _CLOSED, fixed=IDLE_RECORDS_MAX,
-    ),
-)  # fmt: skip
-"""The limits of every server with TLS, which its transport enforces."""
-
-FRAME_LIMITS: Final[tuple[Limit, ...]] = (
-    Limit(
-        "frame_bytes", "Bytes of a frame after its first four", Scope.CONNECTION, _CLOSED,
-        fixed=FRAME_BYTES_MAX,
-    ),
-    Limit(
-        "header_bytes", "Bytes of the header of a frame", Scope.CONNECTION, _CLOSED,
-        fixed=REQUEST_HEADER_BYTES_MAX,
-    ),
-    Limit(
-        "unfinished_frame_bytes", f"Bytes of unfinished frames above {LARGE_BYTES >> 10} KB",
-        Scope.TOTAL,
-        "Above a quarter of it, connections wait for their turn, by address; one that takes more"
-        f" than {FRAME_PATIENCE_MS // 1000} s is closed. Above it, those with the longest are"
-        " closed (`connection.overflowed`), first of those that have been served no request; these"
-        " make no others wait.",
-        fixed=ServerSettings().frames_bytes_max,
-    ),
-)  # fmt: skip
-"""The limits of every server on received frames, which its transport enforces."""
 
 
 class ShareSettings(Protocol):
