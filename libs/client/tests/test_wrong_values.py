@@ -17,6 +17,7 @@ from cometmq.client import (
     MessageSelector,
     OrderlyResult,
     Producer,
+    ProducerOptions,
     PullConsumer,
     PushConsumer,
     ScheduledPull,
@@ -167,6 +168,14 @@ async def test_arguments_of_producers(cluster: MemoryCluster) -> None:
     refuses(lambda: Producer("pg", ["a:1"]), "not ['a:1']")  # type: ignore[arg-type]
     for address in ("9876", "a,b", "a:1,b:2", "127.0.0.1:", "host:port"):
         refuses(lambda address=address: Producer("pg", address), "write host:port")
+    for wrong, named in (
+        ("DEFAULT_PRODUCER", "is reserved"), ("g" * 256, "longer than 255"), ("a b", "illegal")
+    ):  # fmt: skip
+        refuses(lambda wrong=wrong: Producer(wrong, ADDRESS), named)
+    refuses(lambda: LitePullConsumer("DEFAULT_CONSUMER", ADDRESS), "is reserved")
+    refuses(lambda: Producer("pg", ADDRESS, log=print), "log must be a logger")  # type: ignore[arg-type]
+    long = ProducerOptions(namespace="ns")
+    refuses(lambda: Producer("g" * 254, ADDRESS, options=long), "longer than 255")
     for group in ("", " ", None):
         for kind in (Producer, LitePullConsumer, PullConsumer, sync.Producer):
             refuses(lambda kind=kind, group=group: kind(group, ADDRESS), "group")
