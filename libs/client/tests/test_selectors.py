@@ -52,6 +52,8 @@ def test_a_selector_stands_for_expression_and_kind() -> None:
 def test_a_condition_must_say_something() -> None:
     with pytest.raises(InvalidArgument, match="condition is empty"):
         subscription("T", MessageSelector.by_sql(""), version_ms=1)
+    with pytest.raises(InvalidArgument, match="contains no tag"):
+        subscription("T", " || ", version_ms=1)
 
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
