@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.remoting import Peer, Reply, Request, RequestCode, Response, Serialization
+from cometmq.remoting import Reply, Request, RequestCode, Response, Serialization
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
@@ -179,21 +179,6 @@ def test_a_call_is_answered_once() -> None:
     call.answer(QueryConsumerOffsetReply(offset=2))
 
     assert [reply.header for reply in peer.replies] == [QueryConsumerOffsetReply(offset=1)]
-
-
-async def test_a_fake_peer_is_a_peer() -> None:
-    peer = FakePeer("10.0.0.1:7")
-    assert isinstance(peer, Peer)
-    assert peer.host == b"\x0a\0\0\1\0\0\0\7"
-    peer.answers[QUERY] = Response(0, None, {}, b"body")
-
-    assert (await peer.invoke(QUERY, HEADER, timeout_ms=5)).body == b"body"
-    with pytest.raises(ConnectionLost):
-        await peer.invoke(RequestCode.GET_MAX_OFFSET, timeout_ms=5)
-    assert peer.send(QUERY, HEADER)
-    peer.close()
-    assert not peer.send(QUERY, HEADER)
-    assert [request.code for request in (*peer.asked, *peer.sent)] == [14, 30, 14]
 
 
 UNREADABLE = [

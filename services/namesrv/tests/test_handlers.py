@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Behaviour that the captured exchanges do not cover: refusals, versions, side effects."""
 
-import inspect
 import json
-from typing import get_args, get_origin, get_type_hints
 from zlib import crc32
 
 import msgspec
@@ -13,7 +11,6 @@ from structlog.testing import capture_logs
 
 from cometmq.ha.proof import registration_proof
 from cometmq.namesrv.group_keys import GroupKeys
-from cometmq.namesrv.handlers import HANDLERS
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     RegisterBrokerBody,
@@ -21,9 +18,7 @@ from cometmq.remoting.bodies.topic_config import (
     TopicConfigTable,
     encode_register_body,
 )
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import Call
-from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.raw import RawCommand
 from cometmq.runtime.incremental import finish
@@ -93,15 +88,6 @@ async def test_a_deposed_master_is_refused_and_a_broker_without_epochs_is_not(li
     header, _ = await register(link, "T")  # RocketMQ's brokers send no epoch
     assert header.code == ResponseCode.SUCCESS
     assert finish(namesrv.routes.routing("T")).broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
-
-
-@pytest.mark.parametrize("code", HANDLERS, ids=lambda code: code.name)
-def test_a_handler_takes_the_header_of_its_command_and_has_its_name(code):
-    handler = HANDLERS[code]
-    hint = get_type_hints(handler)[list(inspect.signature(handler).parameters)[1]]
-    assert get_origin(hint) is Call
-    assert get_args(hint) == (COMMANDS[code].header_type,)
-    assert handler.__name__ == RequestCode(code).name.lower()
 
 
 @pytest.mark.parametrize("serialization", [0, 1])

@@ -159,13 +159,6 @@ def test_removing_the_last_address_removes_group_cluster_and_queues(routes):
     assert not routes.topics.count
 
 
-def test_unregistering_an_unknown_broker_does_nothing(routes):
-    routes.add(broker(), ["T"])
-    routes.unregister(broker("nobody"))
-    routes.unregister(broker(broker_id=5))
-    assert routes.route("T") is not None
-
-
 def test_silent_brokers_expire_and_a_known_version_is_a_sign_of_life(routes):
     routes.add(broker(), ["T"], connection="x")
     routes.add(broker("broker-b", address="127.0.0.1:2"), connection="y")

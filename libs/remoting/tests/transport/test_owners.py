@@ -12,7 +12,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.places import ACCOUNT
 from cometmq.remoting.transport.flow.room import Room
-from cometmq.remoting.transport.flow.turns import BRIEF_S, KNOWN, NEW, SLOW, Turns
+from cometmq.remoting.transport.flow.turns import BRIEF_S, Turns
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.testing.remoting.frames import encode_frame
 
@@ -98,20 +98,6 @@ def test_owners_take_turns_for_room(kind: str) -> None:
     assert len(served) == 2 * MANY + 2
     assert served[:5:2] == crowd[:3]  # the connections of the crowd take its turns
     assert not room
-
-
-@pytest.mark.parametrize("rank", [KNOWN, NEW, SLOW])
-@pytest.mark.parametrize("kind", KINDS)
-def test_owners_take_turns_to_catch_up(kind: str, rank: int) -> None:
-    served: list[Waiter] = []
-    loop: Any = Loop()
-    turns = Turns(loop, 64)
-    crowd, one = crowd_and_one(served, kind)
-    for peer in (*crowd, one):
-        turns.add(rank, peer, peer.intake.catch_up)  # type: ignore[arg-type]
-    loop.run_all()
-    assert served.index(one) == 1
-    assert len(served) == MANY + 1
 
 
 def test_a_connection_without_room_passes_its_turn_to_the_others() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from cometmq.remoting.transport import tasks as transport_tasks
-from cometmq.remoting.transport.tasks import TaskSet, describe, due_on_grid
+from cometmq.remoting.transport.tasks import TaskSet, due_on_grid
 
 
 class RecordingLog:
@@ -25,11 +25,6 @@ class RecordingLog:
 
     def error(self, event, /, **facts):
         self.events.append(("error", event, facts))
-
-
-def test_errors_are_described_by_type_and_text():
-    assert describe(ValueError("x")) == "ValueError: x"
-    assert describe(ValueError()) == "ValueError"
 
 
 async def fails():

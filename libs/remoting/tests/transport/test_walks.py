@@ -85,21 +85,6 @@ async def test_each_connection_is_visited_once_in_some_turn(turns: Turns) -> Non
     assert turns.counts("visited") == [VISITS_PER_TURN] * 3 + [10]
 
 
-async def test_a_few_connections_are_visited_at_once(turns: Turns) -> None:
-    peers = {Peer(turns) for _ in range(VISITS_PER_TURN - 1)}
-    seen: list[Peer] = []
-    done: list[int] = []
-    walk = Walk(
-        asyncio.get_running_loop(),
-        cast("Any", peers),
-        cast("Any", seen.append),
-        lambda: done.append(len(seen)),
-    )
-    for _ in range(2):
-        walk.begin()
-    assert done == [len(peers), 2 * len(peers)]
-
-
 async def test_connections_that_have_ended_are_left_out(turns: Turns) -> None:
     peers = {Peer(turns) for _ in range(COUNT)}
     seen: list[Peer] = []
