@@ -4,8 +4,6 @@
 import asyncio
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cometmq.ha.actions import Blocked
 from cometmq.ha.member import OrderRefusal, OrderRefused
@@ -13,10 +11,8 @@ from cometmq.ha.orders import Drop, Fence, HandOver, Resize
 from cometmq.ha.record import Copy
 from cometmq.ha.role import Role
 from cometmq.ha.state import Standing
-from cometmq.peers.long_forms import examples
-from cometmq.testing.ha.memory import Fault
 
-from .conftest import FakeGroup, rounds, started
+from .conftest import rounds, started
 
 # ---- the first election ----------------------------------------------------------------------
 
@@ -352,54 +348,3 @@ async def test_a_member_that_is_needed_does_not_leave(pair):
     strict = pair.elector(min_in_sync=2)
     await rounds(strict)
     assert pair.record.in_sync == (pair.copy(0), pair.copy(1))
-
-
-# ---- any order of faults ---------------------------------------------------------------------
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["kill", "freeze", "heal", "delete", "late", "cut", "uncut", "wait"]),
-        st.integers(0, 2),
-    ),
-    max_size=25,
-)
-
-
-@examples(20, long=60)
-@given(STEPS)
-async def test_whatever_happens_a_healed_group_gets_one_master(steps):
-    group = FakeGroup(3)
-    elector = await started(group)
-    other = group.elector(group.place.port())
-    for step, ordinal in steps:
-        member = group.members[ordinal]
-        match step:
-            case "kill":
-                member.is_refusing_connections = True
-                member.becomes(role=Role.SLAVE, epoch=0)
-            case "freeze":
-                member.is_silent = True
-            case "heal":
-                member.is_silent = member.is_refusing_connections = False
-            case "delete":
-                group.place.delete()
-            case "late":
-                group.port.faults.append(Fault.LAND_LATE)
-            case "cut" | "uncut":
-                group.port.is_cut_off = step == "cut"
-            case "wait":
-                group.clock.advance(9_000)
-        await elector.round()
-        await other.round()
-    group.port.is_cut_off = False
-    group.port.faults.clear()
-    for member in group.members:
-        member.is_silent = member.is_refusing_connections = False
-    for _ in range(10):
-        group.renew()
-        await elector.round()
-        await other.round()
-    assert group.roles().count("master") == 1
-    master = group.roles().index("master")
-    assert group.record.holder == group.copy(master)
-    assert {m.now.status.epoch for m in group.members} == {group.record.epoch}

@@ -111,23 +111,6 @@ async def test_a_changed_key_file_takes_effect_without_a_failed_send(
         assert all(len(log.named("group_key.reloaded")) == 3 for log in group.logs)
 
 
-async def test_a_half_written_key_file_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timers, "KEYS_INTERVAL_MS", 20)
-    key_file = tmp_path / "key"
-    key_file.write_text(f"{OLD}\n")
-    async with running_group(tmp_path / "group", 1, groupKeyFile=str(key_file)) as group:
-        log = group.logs[0]
-        for number, text in enumerate(("", f"{OLD}\n{NEW[:36]}"), 1):
-            key_file.write_text(text)
-            await group.until(
-                lambda number=number: len(log.named("group_key.unusable")) == number  # type: ignore[misc]
-            )
-            assert group.apps[0].broker.admission.member_keys.current() == (OLD.encode(),)
-        assert str(key_file) in str(log.named("group_key.unusable")[0]["error"])
-
-
 async def test_a_key_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     group = BrokerGroup(tmp_path, 1, groupKeyFile=str(tmp_path / "missing"))
     with pytest.raises(SettingsError, match="missing: No such file"):

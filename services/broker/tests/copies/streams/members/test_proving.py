@@ -205,19 +205,6 @@ async def test_a_stranger_changes_and_learns_nothing(
         assert not len(node.server.openings)
 
 
-async def test_an_answer_is_worthless_on_another_connection(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (master, _):
-        first, second = await Stranger.connect(master), await Stranger.connect(master)
-        answer = await first.prove(KEY)
-        challenge = frame(Kind.CHALLENGE, Challenge("stream", f"{NAME}/1", bytes(32)))
-        second.writer.write(frames.encode_opening(frames.PROVEN_VERSION) + challenge)
-        await second.frame(Kind.PROOF)
-        second.writer.write(frame(Kind.ANSWER, Answer(answer)) + frame(Kind.HELLO, HELLO))
-        await second.until_closed()
-        assert not master.epochs_seen
-        first.writer.close()
-
-
 async def test_a_proof_counts_for_one_member(tmp_path: Path) -> None:
     async with pair(tmp_path) as (master, _):
         member = await Stranger.connect(master)
@@ -309,22 +296,6 @@ async def test_a_master_at_a_wrong_address_is_named(tmp_path: Path) -> None:
 
 
 # Keys that differ
-
-
-async def test_a_member_with_a_wrong_key_disturbs_nobody(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (master, slave), MemberNode(tmp_path, 2, keys=(OTHER,)) as wrong:
-        await wrong.follow_member(master, 1)
-        await until(lambda: master.state.slaves.refused_counts[Unfit.UNPROVEN] >= 3)
-        assert (await send(master)).status is PutStatus.PUT_OK
-        (event,) = wrong.log.named("replica.unfit")
-        assert (event["reason"], wrong.state.following.unfit) == ("unproven", Unfit.UNPROVEN)
-        assert "groupKeyFile" in str(event["error"])
-        assert "groupKeyFile" in str(event["action"])
-        assert len(master.log.named("slave.refused")) == 1
-        assert slave.state.following.connect_count == 1
-        assert not master.epochs_seen
-        wrong.keys = (KEY,)  # as if its file had been corrected
-        await until(lambda: is_equal(wrong, master))
 
 
 async def test_keys_are_rotated_without_a_failed_send(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 """Members of a group that follow one another over loopback."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.streams import master_stream, sending
-from cometmq.ha.epochs import Entry
 from cometmq.store.results import PutStatus
 from cometmq.testing.broker.member_nodes import MemberNode, is_equal
 from cometmq.testing.broker.replicas import DEADLINE_S, until
@@ -71,33 +69,6 @@ async def test_a_follower_that_cannot_read_its_log_continues_once_it_can(tmp_pat
         slave.disk.fault = None
         await until(lambda: is_equal(slave, master))
         assert slave.log_bytes() == master.log_bytes()
-
-
-async def test_a_follower_follows_a_master_after_ten_thousand_elections(tmp_path: Path) -> None:
-    async with (
-        MemberNode(tmp_path, 0, mapped_file_size_commit_log=1 << 22) as master,
-        MemberNode(tmp_path, 1, mapped_file_size_commit_log=1 << 22) as slave,
-    ):
-        await master.lead(1, [slave])
-        await slave.follow_member(master, 1)
-        await master.fill(10_500)
-        await until(lambda: is_equal(slave, master))
-        await master.depose()
-        await slave.depose()
-        starts = sorted(
-            master.rig.entry("T", queue_id, number).physical_offset
-            for queue_id in range(2)
-            for number in range(5_250)
-        )
-        history = tuple(Entry(epoch, start) for epoch, start in enumerate(starts, 1))
-        await slave.epochs.save(history[:10_400])
-        await master.epochs.save(history)
-        await master.lead(20_000, [slave])
-        await slave.follow_member(master, 20_000)
-        await master.fill(10)
-        await until(lambda: is_equal(slave, master))
-        assert slave.log_bytes() == master.log_bytes()
-        assert len(slave.history) == 10_501
 
 
 async def test_sends_wait_for_every_member_of_the_set(tmp_path: Path) -> None:
@@ -415,34 +386,6 @@ async def test_a_history_that_cannot_be_saved_is_reported(tmp_path: Path) -> Non
         assert end < slave.end
 
 
-async def test_a_slow_follower_costs_its_master_no_memory(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "mapped_file_size_commit_log": 64 << 20,
-        "max_ha_transfer_byte_in_second": 0,
-    }
-    async with (
-        MemberNode(tmp_path, 0, **settings) as master,
-        MemberNode(tmp_path, 1, **settings) as slave,
-    ):
-        await master.lead(1)
-        await slave.follow_member(master, 1)
-        await until(lambda: is_equal(slave, master))
-        (stream,) = master.sender._streams
-        reader = slave.member_follower._stream
-        assert reader is not None
-        transport = reader._transport
-        assert transport is not None
-        transport.pause_reading()
-        for _ in range(200):
-            await master.fill(4, body=bytes(64 << 10))
-            await asyncio.sleep(0.001)
-        assert stream.transport.get_write_buffer_size() < 2 << 20
-        assert master.end > 40 << 20
-        transport.resume_reading()
-        await until(lambda: is_equal(slave, master))
-        assert slave.log_bytes() == master.log_bytes()
-
-
 async def test_old_tails_are_deleted(tmp_path: Path) -> None:
     async with MemberNode(tmp_path, 0) as m, MemberNode(tmp_path, 1) as x:
         for epoch in range(1, 24, 2):
@@ -454,37 +397,3 @@ async def test_old_tails_are_deleted(tmp_path: Path) -> None:
             await x.depose()
             await m.depose()
         assert len(list((m.folder / "cut").iterdir())) == 8
-
-
-async def test_whole_tables_are_sent_one_piece_a_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
-        await master.lead(1)
-        for number in range(10):
-            master.offsets.commit("G", "T", number, number)
-        master.journal.write()
-        turn = 0
-
-        async def count_turns() -> None:
-            nonlocal turn
-            while True:
-                await asyncio.sleep(0)
-                turn += 1
-
-        turns: list[int] = []
-        pieces = list(master.tables.whole()) * 10
-
-        def whole() -> Iterator[tuple[str, bytes]]:
-            for piece in pieces:
-                turns.append(turn)
-                yield piece
-
-        monkeypatch.setattr(master.tables, "whole", whole)
-        async with asyncio.TaskGroup() as group:
-            counting = group.create_task(count_turns())
-            await slave.follow_member(master, 1)
-            await until(lambda: slave.tables.position == master.tables.position)
-            counting.cancel()
-        assert len(turns) == len(set(turns)) == len(pieces)
-        assert slave.offsets.committed("G", "T", 9) == 9

@@ -111,22 +111,6 @@ async def test_a_slave_continues_after_its_restart() -> None:
             assert bodies(slave) == sent
 
 
-async def test_a_slave_comes_back_after_its_master() -> None:
-    disk = MemoryDisk()
-    async with Node() as slave:
-        async with Node(disk) as master:
-            await fill(master, 20)
-            slave.follow(master.address)
-            await until(lambda: slave.end == master.end)
-            master.store.close()
-        await until(lambda: slave.log.named("replica.lost"))
-        async with Node(disk) as again:
-            sent = await fill(again, 20, 20)
-            slave.master_address = again.address
-            await until(lambda: slave.end == again.end)
-            assert bodies(slave)[20:] == sent
-
-
 async def test_slaves_may_follow_slaves() -> None:
     async with Node() as master, Node() as middle, Node() as last:
         middle.follow(master.address)
