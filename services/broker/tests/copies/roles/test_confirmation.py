@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.copies.roles.confirmation import Confirmation
+from cometmq.broker.copies.roles.confirmation import Reign
 from cometmq.broker.copies.streams.follower_stream import Heard
 from cometmq.ha import in_sync
 from cometmq.ha.fencing import Timing
@@ -24,7 +24,7 @@ TIMING = Timing(
 )
 
 
-class Reign(Confirmation):
+class NotedReign(Reign):
     """Notes what the copies confirm."""
 
     def __init__(self, view: Leadership, **options: Any) -> None:
@@ -65,7 +65,7 @@ class Rig:
         self.port = self.place.port()
         self.log = RecordingLog()
         self.now_ms = 10_000
-        self.reign = Reign(
+        self.reign = NotedReign(
             in_sync.lead(ME, self.place.current, start=100),
             now_ms=lambda: self.now_ms,
             min_in_sync=min_in_sync,

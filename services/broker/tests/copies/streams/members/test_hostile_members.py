@@ -303,7 +303,7 @@ async def welcomed(peer: Peer, welcome: Welcome = WELCOME) -> None:
 
 async def test_the_handshake_of_a_follower(tmp_path: Path) -> None:
     async with follower_of_peer(tmp_path) as (slave, peer, hello):
-        assert hello == Hello(slave.sender.identity, 3, 3, 0, EMPTY)
+        assert hello == Hello(slave.proving.identity, 3, 3, 0, EMPTY)
         await welcomed(peer)
         await until(lambda: slave.state.following.state is FollowState.FOLLOWING)
         assert slave.history == [(3, 0)]

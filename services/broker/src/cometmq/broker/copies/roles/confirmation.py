@@ -14,14 +14,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
 from cometmq.broker.copies.streams.follower_stream import Heard
 from cometmq.ha import fencing, in_sync
 from cometmq.ha.fencing import Progress, Timing
-from cometmq.ha.in_sync import Leadership
+from cometmq.ha.in_sync import Ack, Leadership
 from cometmq.ha.port import UNKNOWN, Answer, Outcome, RecordPort, RecordUnreachable
 from cometmq.ha.record import Copy, Record, RecordDamaged, Versioned
 from cometmq.remoting.log import Log
@@ -49,18 +49,19 @@ async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
         return UNKNOWN
 
 
-class Confirmation(ABC):
-    """A master's view of its copies, whose reports it gets; without effect after `end`."""
+class Options(TypedDict):
+    """See `Attendance`."""
+
+    timing: Timing
+    now_ms: Callable[[], int]
+    min_in_sync: int
+
+
+class Attendance:
+    """When a master last heard from each copy, and last renewed the record, in one epoch."""
 
     def __init__(
-        self,
-        view: Leadership,
-        *,
-        timing: Timing,
-        now_ms: Callable[[], int],
-        min_in_sync: int,
-        record: RecordPort,
-        log: Log,
+        self, view: Leadership, *, timing: Timing, now_ms: Callable[[], int], min_in_sync: int
     ) -> None:
         """Begin to lead; the record of `view` must just have been read or written."""
         self.view = view
@@ -69,8 +70,6 @@ class Confirmation(ABC):
         self.renewed_ms = self._opened_ms = now_ms()
         self.write_wanted = asyncio.Event()
         """Set when the record should be written or read again."""
-        self.progressed = asyncio.Event()
-        """Set, and replaced, when more is confirmed or the leadership has ended."""
         self.heard_ms: dict[Copy, int] = {}
         # a deposed holder may still answer requests
         self._is_predecessor_gone = view.base.record.deposed is None
@@ -78,71 +77,12 @@ class Confirmation(ABC):
         self._dropped: set[int] = set()
         self._left: set[Copy] = set()
         self._min_in_sync = min_in_sync
-        self._record = record
-        self._log = log
-        self._writing = asyncio.Lock()
-        self._copies: int | None = None
-        self._puts: deque[tuple[int, int]] = deque()  # end of the log, table changes before it
-        self._has_enough: bool | None = None
         self._is_ended = False
         self._valid_until_ms = 0  # a cache: each answer needs it
         self._extend(view)
 
-    @abstractmethod
-    def confirmed(self, offset: int) -> None:
-        """Handle a new confirm offset: every copy in the in-sync set has the log up to it."""
-
-    @abstractmethod
-    def acknowledged(self, offset: int) -> None: ...
-
-    @abstractmethod
-    def in_sync_changed(self, *, has_enough: bool) -> None:
-        """Handle a change of whether the in-sync set has enough members; refuse puts if not."""
-
-    @abstractmethod
-    def lapsed(self) -> None:
-        """Stop acknowledging, because this master's lease has lapsed."""
-
-    @abstractmethod
-    def deposed(self) -> None:
-        """Handle a record that names a different master or epoch."""
-
-    def end(self) -> None:
-        self._is_ended = True
-        self.write_wanted.set()
-        self._notify()
-
-    def open(self) -> None:
-        """Handle the first view; call this once, when the broker is ready for it."""
-        self._note_set()
-        self._release()
-
-    def appended(self, end: int, tables: int) -> None:
-        """Note the end of the log, and how many table changes of this epoch precede it."""
-        if self._is_ended:
-            return
-        view = self.view
-        if tables > view.tables:
-            view = in_sync.tables_changed(view, tables)
-        if end > view.end:
-            view = in_sync.appended(view, end)
-            self._puts.append((end, tables))
-        self._advance(view)
-
-    def heard(self, reports: Sequence[Heard]) -> None:
-        """Apply one turn's reports from the copies; none exceeds this master's log or tables."""
-        if self._is_ended:
-            return
-        view, now_ms = self.view, self.now_ms()
-        for ack, sent_ms in reports:
-            if in_sync.is_current(view, ack):
-                view, copy = in_sync.acked(view, ack), ack.copy
-                self._left.discard(copy)
-                self.heard_ms[copy] = max(sent_ms, self.heard_ms.get(copy, fencing.NEVER))
-                before = self._progress.get(copy)
-                self._progress[copy] = fencing.progressed(before, ack, view.end, now_ms)
-        self._extend(self.view)
-        self._advance(view)
+    def has_ended(self) -> bool:
+        return self._is_ended
 
     def left(self, copy: Copy) -> None:
         """Remove a stopping broker's copy from the in-sync set at once, until it reports again."""
@@ -152,17 +92,6 @@ class Confirmation(ABC):
     def drop(self, ordinal: int) -> None:
         self._dropped.add(ordinal)
         self.write_wanted.set()
-
-    def tick(self) -> None:
-        """Call `lapsed` if the lease has lapsed; request a write of the record if one is due."""
-        if self._is_ended:
-            return
-        if self.is_lapsed():
-            self.lapsed()
-        elif in_sync.wants_write(self.view, self.unfit()):
-            self.write_wanted.set()
-
-    # Copies
 
     def unfit(self) -> frozenset[Copy]:
         """Return the copies to leave the set: late, silent, stopping, dropped, replaced."""
@@ -210,13 +139,8 @@ class Confirmation(ABC):
         # A first report contains no time, because its copy has received nothing yet.
         return max(self.heard_ms.get(copy, 0), self._opened_ms) >= since_ms
 
-    # Permission to answer
-
     def is_lapsed(self) -> bool:
         return self._is_ended or self.now_ms() >= self._valid_until_ms
-
-    def may_read(self) -> bool:
-        return not self._is_ended and in_sync.may_read(self.view, self.view.confirmed)
 
     def may_answer_unlogged(self) -> bool:
         return not self.is_lapsed() and fencing.may_answer_unlogged(
@@ -228,15 +152,98 @@ class Confirmation(ABC):
             is_predecessor_gone=self._is_predecessor_gone,
         )
 
+    def _note_report(self, ack: Ack, sent_ms: int, end: int) -> None:
+        copy, now_ms = ack.copy, self.now_ms()
+        self._left.discard(copy)
+        self.heard_ms[copy] = max(sent_ms, self.heard_ms.get(copy, fencing.NEVER))
+        self._progress[copy] = fencing.progressed(self._progress.get(copy), ack, end, now_ms)
+
+    def _extend(self, view: Leadership) -> None:
+        """Extend the lease, after a report or a new version of the record."""
+        self._valid_until_ms = fencing.valid_until_ms(
+            view, renewed_ms=self.renewed_ms, heard=self.heard_ms, timing=self.timing
+        )
+
+
+class Confirmation(Attendance, ABC):
+    """A master's view of its copies, whose reports it gets; without effect after `end`."""
+
+    def __init__(self, view: Leadership, **options: Unpack[Options]) -> None:
+        super().__init__(view, **options)
+        self.progressed = asyncio.Event()
+        """Set, and replaced, when more is confirmed or the leadership has ended."""
+        self._puts: deque[tuple[int, int]] = deque()  # end of the log, table changes before it
+        self._has_enough: bool | None = None
+
+    @abstractmethod
+    def confirmed(self, offset: int) -> None:
+        """Handle a new confirm offset: every copy in the in-sync set has the log up to it."""
+
+    @abstractmethod
+    def acknowledged(self, offset: int) -> None: ...
+
+    @abstractmethod
+    def in_sync_changed(self, *, has_enough: bool) -> None:
+        """Handle a change of whether the in-sync set has enough members; refuse puts if not."""
+
+    @abstractmethod
+    def lapsed(self) -> None:
+        """Stop acknowledging, because this master's lease has lapsed."""
+
+    def end(self) -> None:
+        self._is_ended = True
+        self.write_wanted.set()
+        self._notify()
+
+    def open(self) -> None:
+        """Handle the first view; call this once, when the broker is ready for it."""
+        self._note_set()
+        self._release()
+
+    def appended(self, end: int, tables: int) -> None:
+        """Note the end of the log, and how many table changes of this epoch precede it."""
+        if self._is_ended:
+            return
+        view = self.view
+        if tables > view.tables:
+            view = in_sync.tables_changed(view, tables)
+        if end > view.end:
+            view = in_sync.appended(view, end)
+            self._puts.append((end, tables))
+        self._advance(view)
+
+    def heard(self, reports: Sequence[Heard]) -> None:
+        """Apply one turn's reports from the copies; none exceeds this master's log or tables."""
+        if self._is_ended:
+            return
+        view = self.view
+        for ack, sent_ms in reports:
+            if in_sync.is_current(view, ack):
+                view = in_sync.acked(view, ack)
+                self._note_report(ack, sent_ms, view.end)
+        self._extend(self.view)
+        self._advance(view)
+
+    def tick(self) -> None:
+        """Call `lapsed` if the lease has lapsed; request a write of the record if one is due."""
+        if self._is_ended:
+            return
+        if self.is_lapsed():
+            self.lapsed()
+        elif in_sync.wants_write(self.view, self.unfit()):
+            self.write_wanted.set()
+
+    # Permission to answer
+
+    def may_read(self) -> bool:
+        return not self._is_ended and in_sync.may_read(self.view, self.view.confirmed)
+
     def has_confirmed_tables(self, tables: int) -> bool:
         return self.view.confirmed_tables >= tables
 
     async def progress(self) -> None:
         """Wait until more is confirmed, or the leadership has ended."""
         await self.progressed.wait()
-
-    def has_ended(self) -> bool:
-        return self._is_ended
 
     def adopt(self, view: Leadership) -> None:
         """Adopt a view whose record or in-sync sets may differ from the current ones."""
@@ -245,7 +252,63 @@ class Confirmation(ABC):
         self._note_set()
         self._release_more(before)
 
-    # The record: one write at a time; its result is applied to the current view
+    def _advance(self, view: Leadership) -> None:
+        """Adopt a view with the same record and sets, once or twice per batch of messages."""
+        before, self.view = self.view, view
+        self._release_more(before)
+
+    def _release_more(self, before: Leadership) -> None:
+        view = self.view
+        if (view.confirmed, view.confirmed_tables) != (before.confirmed, before.confirmed_tables):
+            self._release()
+
+    def _note_set(self) -> None:
+        has_enough = self.has_enough_copies()
+        if has_enough is not self._has_enough:
+            self._has_enough = has_enough
+            self.in_sync_changed(has_enough=has_enough)
+            if has_enough:
+                self._release()
+
+    def _release(self) -> None:
+        """Make confirmed messages visible to readers, and answer acknowledged puts."""
+        view = self.view
+        if self.is_lapsed():
+            self.lapsed()
+            return
+        self.confirmed(view.confirmed)
+        self._notify()
+        reached, puts = 0, self._puts
+        while (
+            self._has_enough
+            and puts
+            and puts[0][0] <= view.confirmed
+            and puts[0][1] <= view.confirmed_tables
+        ):
+            reached = puts.popleft()[0]
+        if reached:
+            self.acknowledged(reached)
+
+    def _notify(self) -> None:
+        self.progressed.set()
+        self.progressed = asyncio.Event()
+
+
+class Reign(Confirmation):
+    """Keeps the record up to date; the result of a write is applied to the view of that time."""
+
+    def __init__(
+        self, view: Leadership, *, record: RecordPort, log: Log, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(view, **options)
+        self._record = record
+        self._log = log
+        self._writing = asyncio.Lock()
+        self._copies: int | None = None
+
+    @abstractmethod
+    def deposed(self) -> None:
+        """Handle a record that names a different master or epoch."""
 
     def resize(self, copies: int) -> None:
         self._copies = copies
@@ -347,50 +410,3 @@ class Confirmation(ABC):
         view = self.view
         copy = view.base.record.member(target)
         return None if copy is None else in_sync.hand_over(view, copy, leaves=leaves)
-
-    def _extend(self, view: Leadership) -> None:
-        """Extend the lease, after a report or a new version of the record."""
-        self._valid_until_ms = fencing.valid_until_ms(
-            view, renewed_ms=self.renewed_ms, heard=self.heard_ms, timing=self.timing
-        )
-
-    def _advance(self, view: Leadership) -> None:
-        """Adopt a view with the same record and sets, once or twice per batch of messages."""
-        before, self.view = self.view, view
-        self._release_more(before)
-
-    def _release_more(self, before: Leadership) -> None:
-        view = self.view
-        if (view.confirmed, view.confirmed_tables) != (before.confirmed, before.confirmed_tables):
-            self._release()
-
-    def _note_set(self) -> None:
-        has_enough = self.has_enough_copies()
-        if has_enough is not self._has_enough:
-            self._has_enough = has_enough
-            self.in_sync_changed(has_enough=has_enough)
-            if has_enough:
-                self._release()
-
-    def _release(self) -> None:
-        """Make confirmed messages visible to readers, and answer acknowledged puts."""
-        view = self.view
-        if self.is_lapsed():
-            self.lapsed()
-            return
-        self.confirmed(view.confirmed)
-        self._notify()
-        reached, puts = 0, self._puts
-        while (
-            self._has_enough
-            and puts
-            and puts[0][0] <= view.confirmed
-            and puts[0][1] <= view.confirmed_tables
-        ):
-            reached = puts.popleft()[0]
-        if reached:
-            self.acknowledged(reached)
-
-    def _notify(self) -> None:
-        self.progressed.set()
-        self.progressed = asyncio.Event()

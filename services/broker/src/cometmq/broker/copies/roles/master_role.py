@@ -5,7 +5,7 @@ confirmed, and hands over.
 
 from cometmq.broker.copies.members import timing_of
 from cometmq.broker.copies.roles.acting import Acting
-from cometmq.broker.copies.roles.confirmation import Confirmation
+from cometmq.broker.copies.roles.confirmation import Reign
 from cometmq.broker.copies.roles.parts import Parts
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
@@ -14,7 +14,7 @@ from cometmq.ha.port import Answer
 from cometmq.store.writing.write_state import Refusal
 
 
-class MasterRole(Confirmation, Acting):
+class MasterRole(Reign, Acting):
     def __init__(self, parts: Parts, view: Leadership) -> None:
         self._parts = parts
         self._broker = broker = parts.broker

@@ -37,7 +37,6 @@ from cometmq.broker.copies.streams.served import (
 )
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.ha.epochs import History
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.record import Copy
 from cometmq.remoting.transport.tasks import describe
@@ -125,7 +124,6 @@ class FollowerStream(ServedStream):
         self.proven = proven
         self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.WANT_BLOCK, Kind.BLOCK)
         self._epoch = sender.epoch
-        self._history: History = ()
         self._welcome: Welcome | None = None
         self._acked = Report(0, 0, -1, 0)
         self._sent_offset = 0
@@ -136,7 +134,6 @@ class FollowerStream(ServedStream):
         )  # fmt: skip
         self._is_sent_later = False
         self.confirm_sent_ms = sender.now_ms()
-        self._is_confirm_unsent = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
         self._is_confirm_fresh = False  # records have carried it since the last timer
         self.copy: Copy | None = None
@@ -161,8 +158,7 @@ class FollowerStream(ServedStream):
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        if self._is_confirm_unsent:
-            self.send_confirm()
+        self.send_confirm()
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -203,7 +199,7 @@ class FollowerStream(ServedStream):
         sender.replace(self, hello.identity.copy)
         sender.establish(self.transport, self.address, self.proven)
         self.copy = hello.identity.copy
-        self._epoch, self._history = offer.epoch, offer.log.history
+        self._epoch = offer.epoch
         if hello.tables <= sender.replica.tables.position.changes:
             self._tables.sent = hello.tables
         start = digest_start(point.offset, offer.log, hello.log)
@@ -226,7 +222,7 @@ class FollowerStream(ServedStream):
     def _send_welcome(self, offer: Offer, point: int, start: int, data: Buffer) -> None:
         sender = self._sender
         self._welcome = welcome = Welcome(
-            sender.identity,
+            sender.proving.identity,
             offer.epoch,
             offer.log,
             point,
@@ -313,8 +309,7 @@ class FollowerStream(ServedStream):
         return self._confirmed < self._sender.confirmed
 
     def send_confirm(self) -> None:
-        """Send the progress, also as a heartbeat; later if the connection is paused."""
-        self._is_confirm_unsent = self.is_paused
+        """Send the progress, also as a heartbeat, and when a paused connection resumes."""
         if self.is_following and not self.is_paused and not self.transport.is_closing():
             self.transport.write(self._next_confirm())
 
@@ -342,8 +337,10 @@ class FollowerStream(ServedStream):
         if not self.is_following or offset >= end:
             return None
         if offset >= self._epoch_end:
-            self._epoch_of_bytes = epoch_at(self._history, offset)
-            self._epoch_end = next_start(self._history, offset)
+            assert self._welcome is not None
+            history = self._welcome.log.history
+            self._epoch_of_bytes = epoch_at(history, offset)
+            self._epoch_end = next_start(history, offset)
         stop = min(end, offset + SLICE_BYTES, self._epoch_end)
         damage = self._commit_log.damage
         if damage and overlaps(damage, offset, stop - offset):

@@ -62,7 +62,6 @@ class LogSender:
     ) -> None:
         self.port = port
         self.proving = proving
-        self.identity = proving.identity
         self.replica = replica
         self.store = replica.driver.store
         self.worker = worker
@@ -182,7 +181,7 @@ class LogSender:
         """Return this master's side of the handshake; raise UnfitLog if it is no master."""
         if not self.epoch:
             raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
-        return Offer(self.identity, self.epoch, self.replica.epochs.extent())
+        return Offer(self.proving.identity, self.epoch, self.replica.epochs.extent())
 
     def replace(self, newcomer: FollowerStream, copy: Copy) -> None:
         """Close an earlier connection of the same broker; raise UnfitLog if it is alive and another
