@@ -27,6 +27,7 @@ queue are visited in parts, one in each turn of the loop (`visit_some`).
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -249,7 +250,9 @@ class HoldTable:
         # The current second may hold pulls that are not due yet.
         seconds = [second for second in self._due if second <= now_ms // 1000]
         due = [held for second in seconds for held in self._due[second]]
-        for held in sorted((it for it in due if it.deadline_ms <= now_ms), key=_deadline_ms):
+        for held in sorted(
+            (it for it in due if it.deadline_ms <= now_ms), key=attrgetter("deadline_ms")
+        ):
             self._wake(held)
 
     def drop(self, peer: object) -> None:
@@ -332,7 +335,3 @@ class HoldTable:
 def _is_stale(max_offset: int, now_ms: int, held: HeldPull) -> bool:
     has_more = held.queue_offset < max_offset and not held.awaits_repair
     return has_more or held.deadline_ms <= now_ms
-
-
-def _deadline_ms(held: HeldPull) -> int:
-    return held.deadline_ms

@@ -226,10 +226,6 @@ def _unfit(broker: Broker) -> Iterable[Row]:
     return [((reason.value,), int(reason is current)) for reason in Unfit]
 
 
-def _is_following(broker: Broker) -> bool:
-    return broker.replication.following.state is FollowState.FOLLOWING
-
-
 REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     gauge("cometmq_broker_is_slave", "1 on a slave.", lambda b: b.role.is_slave),
     gauge("cometmq_slaves", "Slaves following this broker.",
@@ -240,7 +236,8 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
         ("reason",), _refusals),
     counter("cometmq_slave_sent_bytes_total", "Log bytes sent to slaves.",
         lambda b: b.replication.slaves.sent_bytes),
-    gauge("cometmq_replica_following", "1 while a slave follows its master.", _is_following),
+    gauge("cometmq_replica_following", "1 while a slave follows its master.",
+        lambda b: b.replication.following.state is FollowState.FOLLOWING),
     labelled_gauge("cometmq_replica_unfit",
         "1 for the reason why a slave cannot follow its master.", ("reason",), _unfit),
     gauge("cometmq_replica_behind_bytes",

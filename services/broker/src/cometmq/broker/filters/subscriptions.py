@@ -333,8 +333,4 @@ class FilterSubscriptions:
 
 
 def filter_file(path: str | Path) -> JsonTable[FilterFile]:
-    return JsonTable(path, decode=_decode, encode=encode_json)
-
-
-def _decode(data: bytes) -> FilterFile:
-    return decode_file(FilterFile, data)
+    return JsonTable(path, decode=partial(decode_file, FilterFile), encode=encode_json)

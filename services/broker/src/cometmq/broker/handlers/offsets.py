@@ -259,7 +259,8 @@ def _reset(
         topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
     )
     table = encode_json(QueueOffsetTable(offset_table=targets))
-    rows = encode_json(QueueOffsetList(offset_table=[_row(*item) for item in targets.items()]))
+    listed = [QueueOffset(q.broker_name, at, q.queue_id, q.topic) for q, at in targets.items()]
+    rows = encode_json(QueueOffsetList(offset_table=listed))
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     for client in group.clients.values():
         body = rows if client.language == Language.CPP else table
@@ -275,10 +276,6 @@ def _reset(
         queues=len(targets),
     )
     return Reply(body=table, remark=remarks.NOT_SET)
-
-
-def _row(queue: MessageQueue, offset: int) -> QueueOffset:
-    return QueueOffset(queue.broker_name, offset, queue.queue_id, queue.topic)
 
 
 async def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:

@@ -16,7 +16,6 @@ from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey, property_value
 from cometmq.remoting.message.record import ScanStatus, scan_record
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.types import Buffer
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry, entries_from
 from cometmq.store.queues.queue_files import FILLER_SIZE
@@ -84,7 +83,8 @@ def _properties(
 ) -> Iterator[tuple[QueueEntry, str]]:
     """Yield the properties of the records that can be read; blocks."""
     first = span[-1].physical_offset
-    data = _bytes(store, first, span[0].physical_offset + span[0].size - first)
+    size = span[0].physical_offset + span[0].size - first
+    data = finish(store.reader.read_span(first, size))
     if data is None:
         for entry in span if len(span) > 1 else ():  # one of them is damaged
             yield from _properties(store, [entry])
@@ -93,10 +93,6 @@ def _properties(
         scan = scan_record(data, entry.physical_offset - first)
         if scan.status is ScanStatus.RECORD and scan.physical_offset == entry.physical_offset:
             yield entry, str(scan.properties, "utf-8", "replace")
-
-
-def _bytes(store: MessageStore, offset: int, size: int) -> Buffer | None:
-    return finish(store.reader.read_span(offset, size))
 
 
 def _newest(queue: ConsumeQueue, since: int) -> Iterator[QueueEntry]:

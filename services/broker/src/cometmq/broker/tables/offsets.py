@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -412,8 +413,4 @@ def _pieces(offsets: Iterable[tuple[str, Mapping[int, int | None]]]) -> Iterator
 
 
 def offset_file(path: str) -> JsonTable[OffsetFile]:
-    return JsonTable(path, decode=_decode, encode=encode_json)
-
-
-def _decode(data: bytes) -> OffsetFile:
-    return decode_file(OffsetFile, data)
+    return JsonTable(path, decode=partial(decode_file, OffsetFile), encode=encode_json)

@@ -7,6 +7,7 @@ consumeFromMinEnable is stored but, as in RocketMQ, never used.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -107,8 +108,8 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
 
 
 def group_file(path: str | Path) -> JsonTable[GroupTable]:
-    return JsonTable(path, decode=_decode, encode=encode_json)
-
-
-def _decode(data: bytes) -> GroupTable:
-    return decode_keeping(SubscriptionGroupTable, SubscriptionGroupConfig, data)
+    return JsonTable(
+        path,
+        decode=partial(decode_keeping, SubscriptionGroupTable, SubscriptionGroupConfig),
+        encode=encode_json,
+    )

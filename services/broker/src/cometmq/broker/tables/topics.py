@@ -9,6 +9,7 @@ topic's order flag follows the name server's ORDER_TOPIC_CONFIG, whatever a requ
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -314,11 +315,9 @@ def reserved_names(settings: BrokerSettings) -> set[str]:
 
 
 def topic_file(path: str | Path) -> JsonTable[TopicConfigTable]:
-    return JsonTable(path, decode=_decode, encode=encode_json)
-
-
-def _decode(data: bytes) -> TopicConfigTable:
-    return decode_keeping(TopicConfigTable, TopicConfig, data)
+    return JsonTable(
+        path, decode=partial(decode_keeping, TopicConfigTable, TopicConfig), encode=encode_json
+    )
 
 
 def _config(

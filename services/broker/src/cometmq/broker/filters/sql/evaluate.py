@@ -162,7 +162,7 @@ def folded(node: Node) -> Node:
 
 def _property_with_constant(symbol: str, place: int, constant: Value) -> Evaluate:
     if constant is None:
-        return _is_null(place) if symbol == "==" else lambda _: None
+        return (lambda values: values[place] is None) if symbol == "==" else lambda _: None
     if isinstance(constant, str):
         return lambda values: None if values[place] is None else values[place] == constant
     if isinstance(constant, bool):
@@ -171,10 +171,6 @@ def _property_with_constant(symbol: str, place: int, constant: Value) -> Evaluat
     if isinstance(constant, float):
         return _with_double(_TESTS[symbol], place, constant)
     return _with_integer(_TESTS[symbol], place, constant)
-
-
-def _is_null(place: int) -> Evaluate:
-    return lambda values: values[place] is None
 
 
 def _with_integer(test: Callable[[Any, Any], bool], place: int, constant: int) -> Evaluate:
