@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cometmq.store.queues import pulls
 from cometmq.store.queues.pulls import RecentReads
 from cometmq.store.queues.queue_files import ENTRY
+from cometmq.store.queues.queue_reader import ReadLimits
+from cometmq.store.results import GetStatus
 from cometmq.testing.store.builders import StoreRig, make_message
 from cometmq.testing.store.memory_disk import MemoryDisk
 
@@ -58,6 +60,27 @@ def test_a_place_read_once_is_read_again(rig, disk):
     assert read(rig).is_cold
 
 
+def test_other_places_and_counts_are_others(rig, disk):
+    for _ in range(3):
+        read(rig)
+    disk.is_cold = True
+    assert read(rig, 1).is_cold
+    assert read(rig, 0, 7).is_cold
+
+
+def test_records_come_one_by_one_for_who_wants_them_so(rig):
+    for _ in range(3):
+        read(rig)
+    assert len(rig.store.reader.get_messages("T", 0, 0, 8).records) == 8
+
+
+def test_a_place_with_room_is_read_again_when_the_queue_has_grown(rig):
+    for _ in range(3):
+        assert read(rig, 38).count == 2
+    fill(rig, 1)
+    assert read(rig, 38).count == 3
+
+
 def test_a_full_place_stays_good_when_the_queue_has_grown(rig, disk):
     for _ in range(3):
         read(rig)
@@ -65,6 +88,31 @@ def test_a_full_place_stays_good_when_the_queue_has_grown(rig, disk):
     disk.is_cold = True
     found = read(rig)
     assert (found.count, found.max_offset) == (8, 41)
+
+
+def test_what_retention_took_is_gone(rig):
+    for _ in range(3):
+        read(rig)
+    rig.queue("T", 0).trim(4, 0)
+    assert read(rig).status is GetStatus.OFFSET_TOO_SMALL
+
+
+def test_what_is_no_longer_near_the_end_is_read_by_the_rules_for_that(rig):
+    for _ in range(3):
+        read(rig)
+    rig.store.pulls._limits = ReadLimits(8, 1 << 20, 3, 1 << 20, memory_bytes=100)
+    rig.store.pulls._limits_by_count.clear()
+    assert read(rig).count == 3
+
+
+def test_other_settings_hold_at_once(rig):
+    for _ in range(3):
+        assert read(rig).count == 8
+    settings = msgspec.structs.replace(
+        rig.store._parts.settings, max_transfer_count_on_message_in_memory=2
+    )
+    rig.store.apply(settings)
+    assert read(rig).count == 2
 
 
 def test_a_cut_log_is_read_again(rig):

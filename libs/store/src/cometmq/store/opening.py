@@ -9,6 +9,7 @@ from cometmq.store.folder import StoreFolder
 from cometmq.store.index.index import Index
 from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
+from cometmq.store.queues.unsaved_queues import UnsavedQueues
 from cometmq.store.recovery.checkpoint import CheckpointFiles, read_checkpoint
 from cometmq.store.recovery.log_end import LogEnd
 from cometmq.store.recovery.recovery import Recovered, recover
@@ -74,13 +75,13 @@ def start(
     log_end = LogEnd(parts, last_run, has_copies=has_copies)
     log_end.check_files()  # before anything is changed
     trusted_end = load_checksums(parts, checkpoint, own)
-    recovered = recover(parts, last_run, log_end, marks_begin)
+    recovered, unsaved = recover(parts, last_run, log_end, marks_begin)
     parts.checksums.truncate(files, recovered.end)
     if not has_copies:
         parts.deletions.clip(recovered.end)
     folder.mark_open(boot_id)
     last_timestamp = max(recovered.last_timestamp, checkpoint.log_timestamp)
-    running = _running(parts, checkpoints, recovered, last_timestamp, on_damage)
+    running = _running(parts, checkpoints, recovered, unsaved, last_timestamp, on_damage)
     lost = running.scrubber.begin(trusted_end, recovered.damaged, host_crashed=host_crashed)
     if has_copies and (recovered.damaged or lost):
         running = _without_damage(parts, running)
@@ -112,6 +113,7 @@ def _running(
     parts: Parts,
     checkpoints: CheckpointFiles,
     recovered: Recovered,
+    unsaved: UnsavedQueues,
     last_timestamp: int,
     on_damage: Callable[[], None],
 ) -> Upkeep:
@@ -121,9 +123,7 @@ def _running(
     sealer = Sealer(parts)
     sealer.begin(safe, recovered.end)
     checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher, sealer=sealer)
-    checkpointer.begin(
-        recovered.unsaved, start=safe, end=recovered.end, last_timestamp=last_timestamp
-    )
+    checkpointer.begin(unsaved, start=safe, end=recovered.end, last_timestamp=last_timestamp)
     housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=checkpointer)
     publisher = Publisher(parts, checkpointer, housekeeping)
     scrubber = Scrubber(parts, sealer, on_damage)

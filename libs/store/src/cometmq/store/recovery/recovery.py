@@ -41,12 +41,12 @@ class Recovered(NamedTuple):
     damaged: tuple[DamagedRange, ...] = ()
     """Damaged records after the last checkpoint, which readers must not get."""
 
-    unsaved: UnsavedQueues = UnsavedQueues()
-    """The queues with entries that the next checkpoint must write or sync."""
 
-
-def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) -> Recovered:
-    """Recover all parts; raise CorruptStore if starting would lose messages.
+def recover(
+    parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int
+) -> tuple[Recovered, UnsavedQueues]:
+    """Recover all parts; raise CorruptStore if starting would lose messages. Also return the queues
+    with entries that the next checkpoint must write or sync.
 
     The log may have marks of trimmed queues from `marks_begin` on.
     """
@@ -84,10 +84,11 @@ def recover(parts: Parts, last_run: LastRun, log_end: LogEnd, marks_begin: int) 
         replay = Replay(parts, unsaved, deleted, timestamp)
         replay.run(head.offset)
     dispatcher = replay.dispatcher
-    return Recovered(
+    recovered = Recovered(
         start, end, dispatcher.record_count, dispatcher.store_timestamp, last_run.was_clean,
-        log_end.has_cut_records, () if check is None else check.damaged, unsaved,
+        log_end.has_cut_records, () if check is None else check.damaged,
     )  # fmt: skip
+    return recovered, unsaved
 
 
 def _is_unsealed(start: Start, last_run: LastRun) -> bool:
