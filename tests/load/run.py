@@ -5,6 +5,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +19,29 @@ from tests.load.flood import FloodRun
 from tests.load.idle import IdleRun
 from tests.load.reporting import Findings
 
-PARTS: Final = (
-    *("churn", "cold-reads", "connections", "crowd", "deliveries", "fairness", "flood", "idle"),
-)
+RUNS: Final[dict[str, Callable[[Path, argparse.Namespace], Coroutine[None, None, Findings]]]] = {
+    "churn": lambda folder, given: Churn(
+        folder,
+        seconds=given.churn_seconds,
+        kill_seconds=given.churn_seconds * (0.4 if given.churn_seconds < 100 else 1),
+        java_count=given.java,
+        seed=given.seed,
+    ).run(),
+    "cold-reads": lambda folder, _: ColdReadsRun(folder).run(),
+    "connections": lambda folder, _: ConnectionsRun(folder).run(),
+    "crowd": lambda folder, given: CrowdRun(folder, seconds=given.window_seconds).run(),
+    "deliveries": lambda folder, given: DeliveriesRun(folder, seconds=given.window_seconds).run(),
+    "fairness": lambda folder, given: FairnessRun(
+        folder, seconds=given.window_seconds, rounds=given.rounds
+    ).run(),
+    "flood": lambda folder, given: FloodRun(folder, requests=given.requests, seed=given.seed).run(),
+    "idle": lambda folder, _: IdleRun(folder).run(),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(RUNS)}")
     parser.add_argument("--churn-seconds", type=float, default=40, help="members come and go")
     parser.add_argument("--java", type=int, default=0, help="members that are Java clients")
     parser.add_argument("--window-seconds", type=float, default=4, help="of a measurement")
@@ -34,45 +50,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="same seed, same moments")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     arguments = parser.parse_args()
-    if unknown := sorted(set(arguments.parts) - set(PARTS)):
+    if unknown := sorted(set(arguments.parts) - RUNS.keys()):
         parser.error(f"there is no part {unknown[0]!r}")
     with tempfile.TemporaryDirectory(prefix="cometmq-load-") as temporary:
         folder = arguments.keep or Path(temporary)
         findings = []
-        for part in arguments.parts or PARTS:
+        for part in arguments.parts or RUNS:
             place = folder / part
             place.mkdir(parents=True)
-            findings.append(asyncio.run(_run(part, place, arguments)))
+            findings.append(asyncio.run(RUNS[part](place, arguments)))
     for one in findings:
         one.show()
     return int(any(one.count for one in findings))
-
-
-async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findings:
-    if part == "cold-reads":
-        return await ColdReadsRun(folder).run()
-    if part == "connections":
-        return await ConnectionsRun(folder).run()
-    if part == "crowd":
-        return await CrowdRun(folder, seconds=arguments.window_seconds).run()
-    if part == "deliveries":
-        return await DeliveriesRun(folder, seconds=arguments.window_seconds).run()
-    if part == "flood":
-        return await FloodRun(folder, requests=arguments.requests, seed=arguments.seed).run()
-    if part == "idle":
-        return await IdleRun(folder).run()
-    if part == "fairness":
-        return await FairnessRun(
-            folder, seconds=arguments.window_seconds, rounds=arguments.rounds
-        ).run()
-    seconds = arguments.churn_seconds
-    return await Churn(
-        folder,
-        seconds=seconds,
-        kill_seconds=seconds * 0.4 if seconds < 100 else seconds,
-        java_count=arguments.java,
-        seed=arguments.seed,
-    ).run()
 
 
 if __name__ == "__main__":
