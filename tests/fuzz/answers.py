@@ -17,7 +17,7 @@ from httpcore2 import AsyncMockBackend, AsyncMockStream, AsyncNetworkStream, Con
 from mcp_types import CallToolRequestParams, JSONRPCRequest
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
-from cometmq.cli.mcp.server import CHANGING, READING, _answer, _refused
+from cometmq.cli.mcp.server import CHANGING, READING, _answer, _refused, refusal_of
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.http import HttpClient, HttpError
 from cometmq.ha.places.kubernetes import Api, KubernetesRecord
@@ -104,10 +104,11 @@ def operator_answer(data: bytes) -> None:
 
 def mcp_line(data: bytes) -> None:
     """Read a line that an assistant sends, and the call of a tool in it."""
-    try:
-        message = jsonrpc_message_adapter.validate_json(data, by_name=False)
-    except ValueError as error:  # the SDK drops the line
-        raise RemoteProtocolError("no message of JSON-RPC") from error
+    line = data.replace(b"\n", b" ")
+    refusal = refusal_of(line)
+    if refusal is not None:
+        raise RemoteProtocolError(refusal.message.model_dump_json())
+    message = jsonrpc_message_adapter.validate_json(line.decode(), by_name=False)
     if not isinstance(message, JSONRPCRequest) or message.method != "tools/call":
         return
     try:

@@ -7,7 +7,7 @@ that a reader would not see, which can hide instructions, are written out.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -78,10 +78,14 @@ def arguments_of(kind: type[Declared], named: Iterable[Argument], more: list[Any
 
 
 class Session:
-    """The clients, the snapshot and the audit log that the tools of one server share."""
+    """The clients, the snapshot and the audit log that the tools of one server share.
+
+    The session belongs to the event loop that it is made on.
+    """
 
     def __init__(self, admin: AdminClient, *, reader: AdminClient, audit: Audit, user: str) -> None:
         """`reader` leaves out brokers that do not answer; `user` is the name for the audit log."""
+        self._loop = asyncio.get_running_loop()
         self.admin = admin
         self.reader = reader
         self.audit = audit
@@ -92,6 +96,10 @@ class Session:
         self._watch = Watch(admin)
         self.findings = Findings(self._watch.history)
         self.renew = self._watch.renew
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the session's loop; any loop may await it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def snapshot(self) -> Snapshot:
         """Return a snapshot not older than FRESH_MS; raise CometError if no name server answers."""
