@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from socket import NI_NUMERICHOST, NI_NUMERICSERV
 from typing import Any, Final
 
@@ -94,8 +94,13 @@ def run(
     log: Log = NO_LOG,
     clock: Clock | None = None,
     loop_factory: LoopFactory = new_event_loop,
+    freezes: bool = True,
 ) -> int:
-    """Run a program until it ends or a signal stops it; return its exit status."""
+    """Run a program until it ends or a signal stops it; return its exit status.
+
+    Without `freezes`, garbage collections keep visiting all objects: connections of libraries that
+    do not break their cycles would stay open in frozen ones.
+    """
     return_freed_memory()
     raise_open_files_limit()
     stop: Stop | None = None
@@ -106,7 +111,8 @@ def run(
         sweeps = Sweeps(asyncio.get_running_loop().call_later, log=log)
         sweeps.start()
         try:
-            with freezing(), _signals(stop, log, clock or SystemClock()):
+            frozen = freezing() if freezes else nullcontext()
+            with frozen, _signals(stop, log, clock or SystemClock()):
                 await main(stop)
         finally:
             sweeps.stop()

@@ -33,4 +33,4 @@ async def main(stop: Stop) -> None:
 
 if __name__ == "__main__":
     logging.configure()
-    sys.exit(run(main, log=log))
+    sys.exit(run(main, log=log, freezes=False))
