@@ -2,8 +2,6 @@
 """Admin requests about groups and offsets, as served by the in-memory broker."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any, Final
 
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
@@ -23,7 +21,6 @@ from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands import admin, callbacks, topics
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.transport.dispatch import Handler
 
 
 def update_and_create_topic(broker: MemoryBroker, call: Call[topics.UpdateAndCreateTopic]) -> Reply:
@@ -78,16 +75,6 @@ def delete_subscriptiongroup(
 def get_all_subscriptiongroup_config(broker: MemoryBroker, _call: Call[None]) -> Reply:
     table = {group: broker.group_config(group) for group in broker.groups} | broker.group_configs
     return Reply(body=encode_json(SubscriptionGroupTable(subscription_group_table=table)))
-
-
-CHANGE_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
-    RequestCode.UPDATE_AND_CREATE_TOPIC: update_and_create_topic,
-    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic_in_broker,
-    RequestCode.GET_ALL_TOPIC_CONFIG: get_all_topic_config,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_and_create_subscriptiongroup,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_subscriptiongroup,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_subscriptiongroup_config,
-}
 
 
 def get_consumer_connection_list(
@@ -224,14 +211,3 @@ def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> i
     if is_first or timestamp_ms - times_ms[after - 1] > times_ms[after] - timestamp_ms:
         return begin + after
     return begin + after - 1
-
-
-ADMIN_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumer_connection_list,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connection_list,
-    RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats_info,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: get_all_consumer_offset,
-    RequestCode.GET_CONSUME_STATS: get_consume_stats,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: query_topic_consume_by_who,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: invoke_broker_to_reset_offset,
-}

@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.testing.admin import ADMIN_HANDLERS, CHANGE_HANDLERS, offset_at
+from cometmq.client.testing import admin
+from cometmq.client.testing.admin import offset_at
 from cometmq.client.testing.broker import (
     AUTO_QUEUE_COUNT,
     CLUSTER_NAME,
@@ -399,28 +400,11 @@ def query_message(broker: MemoryBroker, call: Call[queries.QueryMessage]) -> Rep
     )
 
 
+_FUNCTIONS: Final = {**vars(admin), **globals()}
 BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
-    RequestCode.SEND_MESSAGE_V2: send_message,
-    RequestCode.SEND_MESSAGE: send_message,
-    RequestCode.SEND_BATCH_MESSAGE: send_message,
-    RequestCode.SEND_REPLY_MESSAGE: send_reply_message,
-    RequestCode.SEND_REPLY_MESSAGE_V2: send_reply_message,
-    RequestCode.PULL_MESSAGE: pull_message,
-    RequestCode.END_TRANSACTION: end_transaction,
-    RequestCode.HEART_BEAT: heart_beat,
-    RequestCode.UNREGISTER_CLIENT: unregister_client,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: get_consumer_list_by_group,
-    RequestCode.CONSUMER_SEND_MSG_BACK: consumer_send_msg_back,
-    RequestCode.LOCK_BATCH_MQ: lock_batch_mq,
-    RequestCode.UNLOCK_BATCH_MQ: unlock_batch_mq,
-    RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
-    RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
-    RequestCode.GET_MAX_OFFSET: get_max_offset,
-    RequestCode.GET_MIN_OFFSET: get_min_offset,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset_by_timestamp,
-    RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
-    RequestCode.QUERY_MESSAGE: query_message,
-    RequestCode.CHECK_CLIENT_CONFIG: check_client_config,
-    **ADMIN_HANDLERS,
-    **CHANGE_HANDLERS,
-}
+    int(code): _FUNCTIONS[name]
+    for code in RequestCode
+    if code.command is not None
+    and callable(_FUNCTIONS.get(name := code.command.handler or code.name.lower()))
+} | {int(RequestCode.SEND_BATCH_MESSAGE): send_message}
+"""The functions of this module and of `admin`, by the codes after which they are named."""
