@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -200,15 +200,27 @@ def state_properties(
 
 def option_properties(options: ClientOptions) -> dict[str, str]:
     """Return options under the names used by the Java client."""
-    found = dict(_renamed(options, _COMMON_NAMES))
-    found["vipChannelEnabled"] = _text(options.vip_channel)
-    found["useTLS"] = _text(options.tls.enable)
+    found = _renamed(options, _COMMON_NAMES)
+    found |= {"vipChannelEnabled": _text(options.vip_channel), "useTLS": _text(options.tls.enable)}
     if isinstance(options, ConsumerOptions):
-        found |= _consumer_properties(options)
+        found["messageModel"] = options.message_model.value
+        found["consumeFromWhere"] = options.consume_from.value
+        if options.consume_from is ConsumeFrom.TIMESTAMP and options.consume_timestamp_ms:
+            moment = time.localtime(options.consume_timestamp_ms / 1000)
+            found["consumeTimestamp"] = time.strftime("%Y%m%d%H%M%S", moment)
     if isinstance(options, PushOptions):
-        found |= _push_properties(options)
+        found |= _renamed(options, _PUSH_NAMES) | {
+            "PROP_CONSUMEORDERLY": _text(options.orderly),
+            "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
+            "consumeThreadMin": str(options.concurrency),
+            "consumeTimeout": str(options.consume_timeout_ms // _MINUTE_MS),
+            "pullThresholdSizeForQueue": str(options.queue_bytes_max // _MIB),
+            "pullThresholdForTopic": str(options.topic_count_max or -1),
+            "pullThresholdSizeForTopic": str(options.topic_bytes_max // _MIB or -1),
+            "postSubscriptionWhenPull": _text(options.post_subscription_when_pull),
+        }
     if isinstance(options, LitePullOptions):
-        found |= dict(_renamed(options, _LITE_NAMES))
+        found |= _renamed(options, _LITE_NAMES)
         found["pullThresholdSizeForQueue"] = str(options.queue_bytes_max // _MIB)
         found["autoCommit"] = _text(options.auto_commit)
     return found
@@ -229,34 +241,8 @@ def stacks() -> str:
     return "\n".join(line.rstrip("\n") for line in lines)
 
 
-def _consumer_properties(options: ConsumerOptions) -> dict[str, str]:
-    found = {
-        "messageModel": options.message_model.value,
-        "consumeFromWhere": options.consume_from.value,
-    }
-    if options.consume_from is ConsumeFrom.TIMESTAMP and options.consume_timestamp_ms:
-        moment = time.localtime(options.consume_timestamp_ms / 1000)
-        found["consumeTimestamp"] = time.strftime("%Y%m%d%H%M%S", moment)
-    return found
-
-
-def _push_properties(options: PushOptions) -> dict[str, str]:
-    return {
-        **dict(_renamed(options, _PUSH_NAMES)),
-        "PROP_CONSUMEORDERLY": _text(options.orderly),
-        "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
-        "consumeThreadMin": str(options.concurrency),
-        "consumeTimeout": str(options.consume_timeout_ms // _MINUTE_MS),
-        "pullThresholdSizeForQueue": str(options.queue_bytes_max // _MIB),
-        "pullThresholdForTopic": str(options.topic_count_max or -1),
-        "pullThresholdSizeForTopic": str(options.topic_bytes_max // _MIB or -1),
-        "postSubscriptionWhenPull": _text(options.post_subscription_when_pull),
-    }
-
-
-def _renamed(options: ClientOptions, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for own, java in names.items():
-        yield java, str(getattr(options, own))
+def _renamed(options: ClientOptions, names: Mapping[str, str]) -> dict[str, str]:
+    return {java: str(getattr(options, own)) for own, java in names.items()}
 
 
 def _text(is_set: bool) -> str:
