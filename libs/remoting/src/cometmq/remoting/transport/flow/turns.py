@@ -66,12 +66,10 @@ SLOW: Final = 2
 """The rank of connections whose requests take long."""
 ENDS: Final = 3
 HANDSHAKES: Final = 4
-STARTS: Final = 5
 _FAULTS: Final = (
     *("waiting requests cannot be served",) * 3,
     "a connection cannot be ended",
     "a handshake cannot be continued",
-    "a handler cannot start",
 )
 
 ENDS_PER_TURN: Final = 16
@@ -203,6 +201,7 @@ class Turns(NextTurn):
         "_spent_s",
         "_start_rate",
         "_started_s",
+        "_starting",
         "_starts_left",
         "asking_much",
         "calls_max",
@@ -221,6 +220,7 @@ class Turns(NextTurn):
         )
         self._spent_s = self._busy_s = self._shaken_s = self._started_s = 0.0
         self._count = 0  # of all queues
+        self._starting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._ends_left = ENDS_PER_TURN
         self._start_rate = self._starts_left = 16
         self._admitted_s: float | None = None  # when handlers first asked to start in this turn
@@ -280,26 +280,45 @@ class Turns(NextTurn):
         """Wait until a slow handler of the peer may start; raise SystemBusy if that takes too
         long.
         """
-        waiting = self._queues[STARTS]
         if self._admitted_s is None:
-            self._admitted_s = thread_time()
-        self._schedule()
-        if self._starts_left > 0 and not (self._count and waiting):
+            self._measure_starts()
+        if self._starts_left > 0 and not self._starting:
             self._starts_left -= 1
             return
         future: asyncio.Future[None] = self._loop.create_future()
-        self.add(STARTS, peer, lambda: self._start(future))
+        self._starting.put(requester_of(peer), future)
         try:
             async with asyncio.timeout(WAIT_S_MAX):
                 await future
         except TimeoutError:
-            waited_ms, count = int(WAIT_S_MAX * 1000), len(waiting)
+            waited_ms, count = int(WAIT_S_MAX * 1000), len(self._starting)
             raise SystemBusy(remarks.queue_timeout(in_queue=count, waited_ms=waited_ms)) from None
 
-    def _start(self, future: asyncio.Future[None]) -> None:
-        if not future.done():  # the task may have been cancelled
-            future.set_result(None)
-            self._starts_left -= 1
+    def _measure_starts(self) -> None:
+        """Call `_start_some` after the first steps of the handlers that may start now."""
+        self._admitted_s = thread_time()
+        self._loop.call_soon(self._start_some)
+
+    def _start_some(self) -> None:
+        assert self._admitted_s is not None
+        turn_s, self._admitted_s = thread_time() - self._admitted_s, None
+        if turn_s > _LONG_TURN_S:
+            self._start_rate //= 2
+        elif turn_s < _SHORT_TURN_S:
+            self._start_rate = min(max(1, self._start_rate * 2), _RATE_MAX)
+        self._starts_left = self._start_rate
+        if not self._starting:
+            return
+        now_s = monotonic()
+        if not self._starts_left and now_s - self._started_s > _PAUSE_S:
+            self._starts_left = 1
+        while self._starts_left > 0 and self._starting:
+            future = self._starting.pop()
+            if not future.done():  # the task may have been cancelled
+                future.set_result(None)
+                self._starts_left -= 1
+                self._started_s = now_s
+        self._measure_starts()
 
     def worked(self, spent_s: float) -> float:
         """Return how much of a time that has just passed the program has worked, at most as much as
@@ -328,11 +347,9 @@ class Turns(NextTurn):
             self._serve_all()
         self._spent_s = self._busy_s = 0.0
         self.is_long = False
-        if self._admitted_s is not None:
-            self._start_some(thread_time() - self._admitted_s)
         is_waiting = self._count and any(self._queues[:3])
         self.clock = thread_time if is_waiting else monotonic
-        if self._count or self._admitted_s is not None:
+        if self._count:
             self._schedule()
 
     def _serve_all(self) -> None:
@@ -354,23 +371,6 @@ class Turns(NextTurn):
             if thread_time() > end_s:
                 return number
         return count
-
-    def _start_some(self, turn_s: float) -> None:
-        """Let handlers start; `turn_s` is how long the last ones have taken."""
-        if turn_s > _LONG_TURN_S:
-            self._start_rate //= 2
-        elif turn_s < _SHORT_TURN_S:
-            self._start_rate = min(max(1, self._start_rate * 2), _RATE_MAX)
-        self._starts_left, self._admitted_s = self._start_rate, None
-        waiting = self._queues[STARTS]
-        if not (self._count and waiting):
-            return
-        now_s, self._admitted_s = monotonic(), thread_time()
-        if not self._starts_left and now_s - self._started_s > _PAUSE_S:
-            self._starts_left = 1
-        while self._starts_left > 0 and waiting:
-            self._serve(STARTS, inf, 1)
-            self._started_s = now_s
 
 
 T = TypeVar("T")
