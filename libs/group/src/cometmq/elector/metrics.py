@@ -49,67 +49,6 @@ Electors = Sequence[tuple[tuple[str, ...], ElectorStats]]
 Own = Callable[[ElectorStats], Iterable[Row]]
 
 
-def families(*labels: str) -> tuple[Family[Electors], ...]:
-    """Return the families; their first labels are these, then `group`."""
-    names = (*labels, "group")
-    return (
-        labelled_gauge(
-            "cometmq_elector_record_reachable", "1 while the group's record can be read.", names,
-            _one(lambda s: float(s.is_record_reachable)),
-        ),
-        labelled_gauge(
-            "cometmq_elector_has_master",
-            "1 while the master named in the record is open; without the record, while any is.",
-            names,
-            _one(lambda s: float(s.has_master)),
-        ),
-        labelled_gauge(
-            "cometmq_elector_epoch", "Epoch of the record; 0 without a record.", names,
-            _one(lambda s: s.record.epoch if s.record is not None else 0),
-        ),
-        labelled_gauge(
-            "cometmq_elector_in_sync", "Members of the in-sync set.", names,
-            _one(lambda s: len(s.record.in_sync) if s.record is not None else 0),
-        ),
-        labelled_gauge(
-            "cometmq_elector_members", "Brokers that the group should have.", names,
-            _one(lambda s: s.member_count),
-        ),
-        labelled_gauge(
-            "cometmq_elector_members_answering", "Brokers that answered in the last round.", names,
-            _one(lambda s: s.answering_count),
-        ),
-        labelled_gauge(
-            "cometmq_elector_blocked", "1 while the elector cannot act for this reason.",
-            (*names, "reason"), _each(_blocked),
-        ),
-        labelled_gauge(
-            "cometmq_elector_last_outage_seconds",
-            "Time from the last loss of a master to the opening of the next.", names,
-            _one(lambda s: s.last_outage_ms / 1000),
-        ),
-        labelled_counter(
-            "cometmq_elector_elections_total", "Elections by this elector, by cause.",
-            (*names, "cause"),
-            _each(lambda s: [((cause,), count) for cause, count in s.elections.items()]),
-        ),
-        labelled_counter(
-            "cometmq_elector_orders_total", "Orders to members, by order and outcome.",
-            (*names, "order", "outcome"), _each(lambda s: s.orders.items()),
-        ),
-        labelled_counter(
-            "cometmq_elector_record_writes_total", "Writes of the record, by outcome.",
-            (*names, "outcome"),
-            _each(lambda s: [((outcome,), count) for outcome, count in s.writes.items()]),
-        ),
-        labelled_counter(
-            "cometmq_elector_rounds_total",
-            "Rounds of reading the record, querying the members and deciding.", names,
-            _one(lambda s: s.round_count),
-        ),
-    )  # fmt: skip
-
-
 def _each(rows: Own) -> Callable[[Electors], Iterable[Row]]:
     """Return the rows of all electors; copied one by one, as a round may change them."""
     return lambda electors: (
@@ -126,6 +65,44 @@ def _one(value: Callable[[ElectorStats], float]) -> Callable[[Electors], Iterabl
 def _blocked(stats: ElectorStats) -> Iterable[Row]:
     reason = stats.waiting.reason if stats.waiting is not None else None
     return [((str(one),), float(one is reason)) for one in Blocked]
+
+
+_TABLE: Final = (
+    (labelled_gauge, "cometmq_elector_record_reachable", "1 while the group's record can be read.",
+     (), _one(lambda s: float(s.is_record_reachable))),
+    (labelled_gauge, "cometmq_elector_has_master",
+     "1 while the master named in the record is open; without the record, while any is.",
+     (), _one(lambda s: float(s.has_master))),
+    (labelled_gauge, "cometmq_elector_epoch", "Epoch of the record; 0 without a record.",
+     (), _one(lambda s: s.record.epoch if s.record is not None else 0)),
+    (labelled_gauge, "cometmq_elector_in_sync", "Members of the in-sync set.",
+     (), _one(lambda s: len(s.record.in_sync) if s.record is not None else 0)),
+    (labelled_gauge, "cometmq_elector_members", "Brokers that the group should have.",
+     (), _one(lambda s: s.member_count)),
+    (labelled_gauge, "cometmq_elector_members_answering",
+     "Brokers that answered in the last round.", (), _one(lambda s: s.answering_count)),
+    (labelled_gauge, "cometmq_elector_blocked", "1 while the elector cannot act for this reason.",
+     ("reason",), _each(_blocked)),
+    (labelled_gauge, "cometmq_elector_last_outage_seconds",
+     "Time from the last loss of a master to the opening of the next.",
+     (), _one(lambda s: s.last_outage_ms / 1000)),
+    (labelled_counter, "cometmq_elector_elections_total", "Elections by this elector, by cause.",
+     ("cause",), _each(lambda s: [((cause,), count) for cause, count in s.elections.items()])),
+    (labelled_counter, "cometmq_elector_orders_total", "Orders to members, by order and outcome.",
+     ("order", "outcome"), _each(lambda s: s.orders.items())),
+    (labelled_counter, "cometmq_elector_record_writes_total", "Writes of the record, by outcome.",
+     ("outcome",), _each(lambda s: [((outcome,), count) for outcome, count in s.writes.items()])),
+    (labelled_counter, "cometmq_elector_rounds_total",
+     "Rounds of reading the record, querying the members and deciding.",
+     (), _one(lambda s: s.round_count)),
+)  # fmt: skip
+
+
+def families(*labels: str) -> tuple[Family[Electors], ...]:
+    """Return the families; their first labels are these, then `group`."""
+    return tuple(
+        make(name, text, (*labels, "group", *own), rows) for make, name, text, own, rows in _TABLE
+    )
 
 
 FAMILIES: Final = families()

@@ -3,10 +3,10 @@
 
 from typing import Any
 
-from cometmq.broker.copies.streams.openings import (
-    COUNT_MAX,
+from cometmq.broker.copies.streams.serving import (
     MEMBER_MS,
-    PLAIN_COUNT_MAX,
+    OPENINGS_MAX,
+    PLAIN_OPENINGS_MAX,
     Openings,
 )
 
@@ -30,36 +30,36 @@ def opened(openings: Openings, host: str, *, now_ms: int = 0, is_known: bool = F
 def test_the_host_with_most_connections_loses_its_oldest() -> None:
     openings = Openings()
     member = opened(openings, "10.0.0.1")
-    strangers = [opened(openings, "10.0.0.9") for _ in range(2 * COUNT_MAX)]
-    assert len(openings) == COUNT_MAX
+    strangers = [opened(openings, "10.0.0.9") for _ in range(2 * OPENINGS_MAX)]
+    assert len(openings) == OPENINGS_MAX
     assert not member.is_aborted
     assert [one.is_aborted for one in strangers] == [
-        number <= COUNT_MAX for number in range(2 * COUNT_MAX)
+        number <= OPENINGS_MAX for number in range(2 * OPENINGS_MAX)
     ]
 
 
 def test_many_hosts_cannot_crowd_out_a_known_slave_or_a_new_member() -> None:
     openings = Openings()
     slave = opened(openings, "10.0.0.1", is_known=True)
-    for number in range(2 * COUNT_MAX):
+    for number in range(2 * OPENINGS_MAX):
         opened(openings, f"10.1.{number // 200}.{number % 200}")
     member = opened(openings, "10.0.0.2")
-    for number in range(COUNT_MAX // 2):  # while the member proves itself
+    for number in range(OPENINGS_MAX // 2):  # while the member proves itself
         opened(openings, f"10.2.0.{number}")
     assert not slave.is_aborted
     assert not member.is_aborted
     openings.remove(member)
-    assert len(openings) == COUNT_MAX - 1
+    assert len(openings) == OPENINGS_MAX - 1
 
 
 def test_plain_members_have_a_limit_of_their_own() -> None:
     openings = Openings()
-    plain = [opened(openings, f"10.0.0.{number}") for number in range(PLAIN_COUNT_MAX + 1)]
+    plain = [opened(openings, f"10.0.0.{number}") for number in range(PLAIN_OPENINGS_MAX + 1)]
     proving = opened(openings, "10.0.1.1")
     openings.note_member(proving, is_plain=False)
     for transport in plain:
         openings.note_member(transport, is_plain=True)
-    assert [one.is_aborted for one in plain] == [True, *[False] * PLAIN_COUNT_MAX]
+    assert [one.is_aborted for one in plain] == [True, *[False] * PLAIN_OPENINGS_MAX]
     assert not proving.is_aborted
     openings.note_member(plain[0], is_plain=True)  # closed already
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from cometmq.broker.copies.roles.acting import Acting
-from cometmq.broker.copies.roles.member_driver import MemberDriver, Position
+from cometmq.broker.copies.roles.member_driver import Acting, MemberDriver, Position
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.orders import HandOver, Order

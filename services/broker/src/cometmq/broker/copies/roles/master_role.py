@@ -4,8 +4,8 @@ confirmed, and hands over.
 """
 
 from cometmq.broker.copies.members import timing_of
-from cometmq.broker.copies.roles.acting import Acting
 from cometmq.broker.copies.roles.confirmation import Reign
+from cometmq.broker.copies.roles.member_driver import Acting
 from cometmq.broker.copies.roles.parts import Parts
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership

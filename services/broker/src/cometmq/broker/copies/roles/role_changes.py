@@ -31,9 +31,8 @@ import asyncio
 from typing import Final, assert_never
 
 from cometmq.broker.copies.members import MemberAddress
-from cometmq.broker.copies.roles.acting import Acting, InactiveRole
 from cometmq.broker.copies.roles.master_role import MasterRole
-from cometmq.broker.copies.roles.member_driver import Position
+from cometmq.broker.copies.roles.member_driver import Acting, InactiveRole, Position
 from cometmq.broker.copies.roles.parts import Parts
 from cometmq.broker.copies.roles.watchdog import Watchdog
 from cometmq.broker.copies.state import FollowState

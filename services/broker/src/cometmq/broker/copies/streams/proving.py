@@ -8,7 +8,7 @@ trusts, reveals or changes anything; a REFUSED frame before the proof is only lo
 
 Members with a key and `groupKeyRequired=false` also connect to, and accept, members without a key:
 they fall back to version 1 when the other side cannot prove itself. Until its HELLO is accepted, a
-connection counts among the unknown ones of the port, which are few and brief (`openings.py`).
+connection counts among the unknown ones of the port, which are few and brief (`serving.py`).
 """
 
 import asyncio
