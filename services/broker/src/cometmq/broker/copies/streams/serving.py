@@ -27,7 +27,6 @@ from typing import Final, cast
 
 from cometmq.broker.copies.state import Slaves
 from cometmq.broker.copies.streams import frames
-from cometmq.broker.copies.streams.frames import VERSION
 from cometmq.broker.copies.streams.rocketmq.frames import REPORT_BYTES
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import WAIT_MS, SlaveAddresses
 from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
@@ -155,35 +154,15 @@ class FirstBytes(asyncio.Protocol):
         self.address = peer_address(transport.get_extra_info("peername"))[0]
         self.host = _host(self.address)
         self.own_host = _host(peer_address(transport.get_extra_info("sockname"))[0])
-        if not self._port.admit(self.transport, self.host, self.own_host):
-            self.transport.abort()
+        self._port.admit(self)
 
     def data_received(self, data: bytes) -> None:
         self.received += data
-        if len(self.received) < OPENING_BYTES:
-            return
-        if self.received[0] & 0x80:
-            self._open_member()
-        else:
-            self._port.opened_by_slave(self)
+        if len(self.received) >= OPENING_BYTES:
+            self._port.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._port.forget(self, self.transport)
-
-    def pause(self) -> None:
-        self.transport.pause_reading()
-
-    def resume(self) -> None:
-        if not self.transport.is_closing() and not self.transport.is_reading():
-            self.transport.resume_reading()
-
-    def _open_member(self) -> None:
-        version = frames.decode_opening(self.received[:OPENING_BYTES])
-        rest = self.received[OPENING_BYTES:]
-        if version is None or not self._port.opened_by_member(self, self.transport, version, rest):
-            text = f"a connection begins with {self.received[:OPENING_BYTES].hex()}"
-            self._port.note_refused(self.address, UnfitLog(Unfit.PROTOCOL, text))
-            self.transport.abort()
+        self._port.forget(self)
 
 
 def _host(address: str) -> str:
@@ -267,7 +246,7 @@ class LogServer:
         return len(self.openings) + len(self._streams) + member_count
 
     def tick(self) -> None:
-        now_ms = self.clock.monotonic_ms()
+        now_ms = self.now_ms()
         silent_ms = self.settings().ha_housekeeping_interval
         for host in self.openings.expire(now_ms, silent_ms=silent_ms):
             self._log.warning("slave.silent", slave=host, silent_ms=silent_ms)
@@ -287,26 +266,29 @@ class LogServer:
 
     # Called by connections whose first bytes have not arrived yet
 
-    def admit(self, transport: asyncio.Transport, host: str, own_host: str) -> bool:
-        """Count a new connection; return False if the port is closed."""
+    def admit(self, first: FirstBytes) -> None:
         if self._listeners:
-            is_known = self.addresses.is_known(host, own_host)
-            self.openings.add(transport, host, self.clock.monotonic_ms(), is_known=is_known)
-        return bool(self._listeners)
+            is_known = self.addresses.is_known(first.host, first.own_host)
+            self.openings.add(first.transport, first.host, self.now_ms(), is_known=is_known)
+        else:
+            first.transport.abort()
 
-    def opened_by_member(
-        self, first: FirstBytes, transport: asyncio.Transport, version: int, data: bytes
-    ) -> bool:
-        """Hand over the connection of a member; return False outside a broker group."""
-        members = self._members
-        if members is None:
-            return False
-        is_plain = version == VERSION and members.proving.admits_unproven
-        self.openings.note_member(transport, is_plain=is_plain)
-        members.accept(transport, first.address, version, data)
-        return True
+    def opened(self, first: FirstBytes) -> None:
+        """Serve a connection whose first bytes have arrived as that of a slave or a member."""
+        opening, rest = first.received[:OPENING_BYTES], first.received[OPENING_BYTES:]
+        if not opening[0] & 0x80:
+            self._opened_by_slave(first)
+            return
+        version, members = frames.decode_opening(opening), self._members
+        if version is None or members is None:
+            text = f"a connection begins with {opening.hex()}"
+            self._refuse(first, UnfitLog(Unfit.PROTOCOL, text))
+            return
+        is_plain = version == frames.VERSION and members.proving.admits_unproven
+        self.openings.note_member(first.transport, is_plain=is_plain)
+        members.accept(first.transport, first.address, version, rest)
 
-    def opened_by_slave(self, first: FirstBytes) -> None:
+    def _opened_by_slave(self, first: FirstBytes) -> None:
         """Serve a slave, if its host is allowed; otherwise ask the name servers first."""
         members = self._members
         is_strict = members is not None and not members.proving.admits_unproven
@@ -319,19 +301,19 @@ class LogServer:
         elif self.addresses.is_allowed(first.host, first.own_host):
             self._serve(first)
         elif self.addresses.may_ask:
-            first.pause()
+            first.transport.pause_reading()
             self._waiting[first] = None
             self.addresses.ask()
         else:
             self._refuse(first, self._not_allowed(first))
 
-    def forget(self, first: FirstBytes, transport: asyncio.Transport) -> None:
-        self.openings.remove(transport)
+    def forget(self, first: FirstBytes) -> None:
+        self.openings.remove(first.transport)
         self._waiting.pop(first, None)
 
     def _addresses_changed(self) -> None:
         """Serve or refuse the slaves that wait for the name servers."""
-        now_ms = self.clock.monotonic_ms()
+        now_ms = self.now_ms()
         for first in tuple(self._waiting):
             if self.addresses.is_allowed(first.host, first.own_host):
                 del self._waiting[first]
@@ -358,7 +340,8 @@ class LogServer:
         self.slaves.connected.add(stream.slave)
         transport.set_protocol(stream)
         stream.data_received(first.received)
-        first.resume()
+        if not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()
 
     def _refuse(self, first: FirstBytes, error: UnfitLog) -> None:
         self.note_refused(first.address, error)
@@ -389,10 +372,9 @@ class LogServer:
         self.slaves.connected.discard(stream.slave)
         if stream.slave.is_following:
             stream.slave.is_following = False
+            slave = stream.slave
             self._log.info(
-                "slave.disconnected",
-                slave=stream.slave.address,
-                acked_offset=stream.slave.acked_offset,
+                "slave.disconnected", slave=slave.address, acked_offset=slave.acked_offset
             )
 
     def note_refused(self, address: str, error: UnfitLog) -> None:
@@ -404,7 +386,7 @@ class LogServer:
         entry = address.rpartition(":")[0], error.reason.value, str(error)
         if entry in self._refusals:
             return
-        now_ms = self.clock.monotonic_ms()
+        now_ms = self.now_ms()
         if len(self._refusals) >= _REMEMBERED_REFUSALS_MAX:
             if now_ms - self._refusals_ms < _REFUSALS_MS:
                 return
@@ -412,18 +394,11 @@ class LogServer:
         if not self._refusals:
             self._refusals_ms = now_ms
         self._refusals.add(entry)
+        facts = {"slave": address, "reason": error.reason.value, "error": str(error)}
         if error.is_passing:
-            self._log.info(
-                "slave.deferred", slave=address, reason=error.reason.value, error=str(error)
-            )
-            return
-        self._log.error(
-            "slave.refused",
-            slave=address,
-            reason=error.reason.value,
-            error=str(error),
-            action=error.action,
-        )
+            self._log.info("slave.deferred", **facts)
+        else:
+            self._log.error("slave.refused", **facts, action=error.action)
 
     def forget_refusals(self, address: str) -> None:
         host = address.rpartition(":")[0]
