@@ -12,6 +12,7 @@ direction.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -19,10 +20,9 @@ from typing import Final
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import WantedBlock
 from cometmq.broker.copies.streams.served import UNSENT_BYTES_MAX
-from cometmq.remoting.errors import Overloaded, RemoteProtocolError
+from cometmq.remoting.errors import CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
-from cometmq.remoting.types import Buffer
-from cometmq.runtime.worker import Worker, error_of
+from cometmq.runtime.worker import Worker
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.message_store import MessageStore
 from cometmq.store.upkeep.block_repairs import Offer
@@ -77,7 +77,7 @@ class BlockExchange:
         self._ended_ms = 0  # the last round
         self._has_ended = False
         self._has_complained = False
-        self._is_answering = False
+        self._answering = TaskSet(log)
         self._answered_s = 0.0
 
     def begin(self, transport: asyncio.Transport) -> None:
@@ -136,12 +136,9 @@ class BlockExchange:
         self._turn.end(self)
         if not is_intact and not self._has_complained and self._transport is not None:
             self._has_complained = True
-            self._log.warning(
-                "log.unrepaired",
-                physical_offset=asked.start,
-                size=asked.end - asked.start,
-                source=self._peer,
-            )
+            size = asked.end - asked.start
+            facts = {"physical_offset": asked.start, "size": size, "source": self._peer}
+            self._log.warning("log.unrepaired", **facts)
 
     # Answering
 
@@ -151,42 +148,23 @@ class BlockExchange:
         Raise RemoteProtocolError if the previous request has not been answered yet.
         """
         wanted = frames.decode(body, WantedBlock)
-        if self._is_answering:
+        if len(self._answering):
             raise RemoteProtocolError("a WANT_BLOCK frame before the last one was answered")
-        self._is_answering = True
-        self._read(transport, wanted)
+        self._answering.spawn(self._answer(transport, wanted), name="block-answer")
 
-    def _read(self, transport: asyncio.Transport, wanted: WantedBlock) -> None:
-        if transport.is_closing():
-            return
+    async def _answer(self, transport: asyncio.Transport, wanted: WantedBlock) -> None:
         loop = asyncio.get_running_loop()
-        is_soon = loop.time() - self._answered_s < PAUSE_MS / 1000
-        if is_soon or transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            loop.call_later(PAUSE_MS / 1000, self._read, transport, wanted)
-            return
+        while not transport.is_closing() and (  # noqa: ASYNC110  # there is no event for both
+            loop.time() - self._answered_s < PAUSE_MS / 1000
+            or transport.get_write_buffer_size() > UNSENT_BYTES_MAX
+        ):
+            await asyncio.sleep(PAUSE_MS / 1000)
         self._answered_s = loop.time()
-        view, (offset, size) = self._store.commit_log.view(), wanted
+        view, (offset, size), data = self._store.commit_log.view(), wanted, None
         is_whole = view.first <= offset and offset + size <= view.end
-        if not is_whole or offset % view.file_size + size > view.file_size:
-            self._send(transport, wanted, b"")
-            return
-        try:
-            future = self._worker.submit(partial(view.read, offset, size, may_block=True))
-        except Overloaded:
-            self._send(transport, wanted, b"")
-            return
-        future.add_done_callback(partial(self._loaded, transport, wanted))
-
-    def _loaded(
-        self,
-        transport: asyncio.Transport,
-        wanted: WantedBlock,
-        future: "asyncio.Future[Buffer | None]",
-    ) -> None:
-        data = b"" if error_of(future) is not None else future.result() or b""
-        self._send(transport, wanted, data if len(data) == wanted.size else b"")
-
-    def _send(self, transport: asyncio.Transport, wanted: WantedBlock, data: Buffer) -> None:
-        self._is_answering = False
+        if is_whole and offset % view.file_size + size <= view.file_size:
+            with contextlib.suppress(CometError, OSError):
+                data = await self._worker.submit(partial(view.read, offset, size, may_block=True))
         if not transport.is_closing():
-            transport.write(frames.encode_block(wanted.offset, data))
+            found = data if data is not None and len(data) == size else b""
+            transport.write(frames.encode_block(offset, found))
