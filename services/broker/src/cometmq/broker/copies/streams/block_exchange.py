@@ -22,6 +22,7 @@ from cometmq.broker.copies.streams.frames import WantedBlock
 from cometmq.broker.copies.streams.served import UNSENT_BYTES_MAX
 from cometmq.remoting.errors import CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.worker import Worker
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.message_store import MessageStore
