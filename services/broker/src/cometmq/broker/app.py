@@ -8,7 +8,7 @@ tables; close the store.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.addresses import host_port
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.acl.accounts import Account
@@ -193,9 +194,7 @@ class BrokerApp:
         self._copying = copying
         broker.deferred.delays.waiting.report_stranded()
         if settings.group_record:
-            await copying.join(
-                lambda: tuple(self._server.peers) if self._server else (), self._record
-            )
+            await copying.join(self._clients, self._record)
         else:
             recall_transactions(broker)
             if broker.role.is_master:
@@ -343,6 +342,9 @@ class BrokerApp:
             with self._listening(self._ports.vip, note=VIP_NOTE):
                 await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
+
+    def _clients(self) -> Collection[PeerProtocol]:
+        return () if self._server is None else tuple(self._server.peers)
 
     def _listening(
         self, port: int, *, setting: str = "listenPort", note: str = ""

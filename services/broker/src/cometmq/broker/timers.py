@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import ConsumerGroup
@@ -15,6 +15,8 @@ from cometmq.runtime.tasks import Sleep, Step
 from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 from cometmq.store.settings import FlushDiskType
+
+KEYS_INTERVAL_MS: Final = 1_000
 
 
 class BackgroundStep(NamedTuple):
@@ -56,7 +58,7 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
         yield step("journal", 1_000, tables.journal.retry)
         if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             yield step("journal.sync", 500, tables.journal.files.sync)
-    yield step("member_keys", 1_000, broker.admission.member_keys.poll)
+    yield step("member_keys", KEYS_INTERVAL_MS, broker.admission.member_keys.poll)
     if broker.admission.acl is not None:
         yield step("acl", 1_000, broker.admission.acl.poll)
 
