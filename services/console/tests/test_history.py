@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 
 import pytest
+from msgspec import structs
 
 from cometmq.console.history.prometheus import Prometheus, points_of, query_of
 from cometmq.console.history.store import DAY_S, HistoryStore
@@ -69,7 +70,7 @@ async def test_pauses_of_groups_survive_a_restart(open_store, tmp_path):
     await store.open()
     assert await store.pauses() == {}
     first = {"a": pause(5, 1_000), "b": pause(6, 2_000, is_bound=True), "c": pause(7, 3_000)}
-    second = {"a": pause(5, 1_000, 30), "b": pause(8, 4_000)}
+    second = {"a": structs.replace(first["a"], lag=30), "b": pause(8, 4_000)}
     for found in (first, second):
         await store.record({}, found)
         clock.advance(STEP_MS)
@@ -77,7 +78,7 @@ async def test_pauses_of_groups_survive_a_restart(open_store, tmp_path):
     store = open_store(clock)
     await store.open()
     assert await store.pauses() == {"a": first["a"], "b": second["b"]}
-    other = refusing(tmp_path, "INSERT ON pauses")
+    other = refusing(tmp_path, "INSERT ON state")
     with pytest.raises(sqlite3.Error, match="full"):
         await store.record({}, {"c": pause(9, 5_000)})
     assert await store.pauses() == {"a": first["a"], "b": second["b"]}

@@ -2,7 +2,7 @@
 """The history in SQLite: figures that change, in steps, with fewer points the older they are.
 
 A point is valid until the next one of its series, so unchanged figures take no space. The table
-`runs` has the periods in which snapshots were taken, and `pauses` the groups that read nothing in
+`runs` has the periods in which snapshots were taken, and `state` the groups that read nothing in
 the last snapshot.
 
 Of points older than a day, the highest and the last of each ten minutes are kept; of those older
@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from cometmq.console.history.source import Points
 from cometmq.insight.history import Progress
@@ -54,14 +56,11 @@ CREATE TABLE IF NOT EXISTS points (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs (begin_s INTEGER PRIMARY KEY, end_s INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS marks (bucket_s INTEGER PRIMARY KEY, until_s INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS pauses (
-    name TEXT PRIMARY KEY, committed INTEGER NOT NULL, since_ms INTEGER NOT NULL,
-    is_bound INTEGER NOT NULL, lag INTEGER NOT NULL
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 
 
-_PAUSES: Final = "SELECT name, committed, since_ms, is_bound, lag FROM pauses"
+_STATE: Final = "SELECT value FROM state WHERE name = 'pauses'"
 _DAMAGES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}  # the second: no space for the log
 _COMPANIONS: Final = ("-wal", "-shm")
@@ -93,8 +92,8 @@ class HistoryStore:
         self._worker = Worker("history", pending_count_max=1_000)
         self._database: sqlite3.Connection | None = None
         self._last: dict[str, float] = {}
-        self._pauses: dict[str, Progress] = {}
-        """The table `pauses`, as it is in the file."""
+        self._pauses = b"{}"
+        """The groups that read nothing, as they are in the file."""
         self._run_s: int | None = None
         self._seen_s = 0
         self._compacted_s = 0
@@ -116,11 +115,22 @@ class HistoryStore:
         unknown from now on.
         """
         now_s = self._clock.now_ms() // 1_000
-        await self._worker.submit(lambda: self._record(now_s, dict(figures), dict(pauses)))
+        kept = {
+            name: (it.committed, it.still_since, it.lag_at_first) for name, it in pauses.items()
+        }
+        coded = msgspec.json.encode(kept)
+        await self._worker.submit(lambda: self._record(now_s, dict(figures), coded))
 
     async def pauses(self) -> Mapping[str, Progress]:
-        """Return the groups that read nothing when `record` was last called."""
-        return await self._worker.submit(lambda: dict(self._pauses))
+        """Return the groups that read nothing when `record` was last called; their lag is that at
+        the beginning.
+        """
+        coded = await self._worker.submit(lambda: self._pauses)
+        found = msgspec.json.decode(coded, type=dict[str, tuple[int, Since, int]])
+        return {
+            name: Progress(committed, since, lag, None, lag)
+            for name, (committed, since, lag) in found.items()
+        }
 
     async def lines(self, keys: Sequence[str], begin_ms: int, end_ms: int) -> Mapping[str, Points]:
         """Return the points of each key, at most POINTS_MAX."""
@@ -137,17 +147,14 @@ class HistoryStore:
 
     def _open(self) -> None:
         self._database, rows = opened(self._path, self._log)
-        self._pauses = {
-            name: Progress(committed, Since(since_ms, bool(is_bound)), lag, None, lag)
-            for name, committed, since_ms, is_bound, lag in rows
-        }
+        self._pauses = rows[0][0] if rows else b"{}"
 
     def _close(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
 
-    def _record(self, now_s: int, figures: dict[str, float], pauses: dict[str, Progress]) -> None:
+    def _record(self, now_s: int, figures: dict[str, float], pauses: bytes) -> None:
         if self._database is None:
             self._open()
         database = self._database
@@ -165,9 +172,10 @@ class HistoryStore:
         with database:
             database.execute("BEGIN")
             self._add(database, now_s, [*changes, *ended])
-            kept = self._keep_pauses(database, pauses)
+            if pauses != self._pauses:
+                database.execute("INSERT OR REPLACE INTO state VALUES ('pauses', ?)", (pauses,))
             database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run_s, now_s))
-        self._run_s, self._last, self._seen_s, self._pauses = run_s, values, now_s, kept
+        self._run_s, self._last, self._seen_s, self._pauses = run_s, values, now_s, pauses
         if now_s - self._compacted_s >= COMPACT_S:
             self._compacted_s = now_s
             self._compact(now_s)
@@ -185,25 +193,6 @@ class HistoryStore:
             "INSERT OR REPLACE INTO points SELECT id, ?, ? FROM series WHERE name = ?",
             [(at_s, value, key) for key, value in points],
         )
-
-    def _keep_pauses(
-        self, database: sqlite3.Connection, pauses: dict[str, Progress]
-    ) -> dict[str, Progress]:
-        """Store the pauses that have begun, and delete those that have ended; the lag stored with a
-        pause is that at its beginning.
-        """
-        kept = {name: it for name, it in self._pauses.items() if _is_same(pauses.get(name), it)}
-        begun = {name: it for name, it in pauses.items() if name not in kept}
-        ended = self._pauses.keys() - kept.keys() - begun.keys()
-        database.executemany("DELETE FROM pauses WHERE name = ?", [(name,) for name in ended])
-        database.executemany(
-            "INSERT OR REPLACE INTO pauses VALUES (?, ?, ?, ?, ?)",
-            [
-                (name, it.committed, it.still_since.ms, it.still_since.is_bound, it.lag)
-                for name, it in begun.items()
-            ],
-        )
-        return kept | begun
 
     def _line(self, key: str, begin_s: int, end_s: int) -> Points:
         if self._database is None:
@@ -294,13 +283,6 @@ class HistoryStore:
         return int(used[0]) * int(used[1])
 
 
-def _is_same(pause: Progress | None, other: Progress) -> bool:
-    return pause is not None and (pause.committed, pause.still_since) == (
-        other.committed,
-        other.still_since,
-    )
-
-
 def _rounded(value: float) -> float:
     """Round a figure to three digits, so that a small change of a rate needs no new point."""
     return float(f"{value:.3g}") if abs(value) < 1e15 else value
@@ -340,7 +322,7 @@ def _thinned(points: Points) -> Points:
 
 
 def opened(
-    path: Path, log: Log, *, schema: str = _SCHEMA, query: str = _PAUSES
+    path: Path, log: Log, *, schema: str = _SCHEMA, query: str = _STATE
 ) -> tuple[sqlite3.Connection, list[Any]]:
     """Open or create a database; return it and the rows of the query. A damaged file is renamed and
     replaced.
