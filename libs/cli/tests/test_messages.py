@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cometmq.cli.verbs.store import RecordLine
 from cometmq.client import InvalidArgument, Message
 from cometmq.insight import message_json
 from cometmq.peers.comet import PROGRAM
@@ -284,10 +283,8 @@ def test_a_message_that_is_refused_ends_the_reading_and_the_count_is_right(ask, 
     assert (nothing.status, nothing.out) == (2, "")
 
 
-@pytest.mark.parametrize(
-    "kind", [message_json.JsonMessage, RecordLine], ids=["consume", "store dump"]
-)
-def test_the_keys_that_commands_print_are_accepted(kind):
+def test_the_keys_that_consume_prints_are_accepted():
+    kind = message_json.JsonMessage
     line = dict.fromkeys(("tag", "body", "body_base64"))
     line |= {name: 1 for name in kind.__struct_fields__ if name in message_json._IGNORED}
     assert message_json.parse(json.dumps(line).encode(), defaults=Message("T", b"")).tag is None
@@ -349,9 +346,3 @@ def test_a_signal_is_not_an_error_of_produce(suite, ask, topic, tmp_path):
 def test_input_without_a_message_is_refused(pipe, topic, lines):
     refused = pipe("produce", topic, stdin=lines)
     refused.assert_refused(2, "nothing was sent: the input has no non-empty line")
-
-
-def test_a_delay_level_that_does_not_exist_is_refused(ask, topic):
-    refused = ask("produce", topic, "x", "--delay-level", 99)
-    assert (refused.status, refused.out) == (2, "")
-    assert "99 is not in the range 0<=x<=18" in refused.err

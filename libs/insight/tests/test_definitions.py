@@ -79,14 +79,17 @@ def test_a_file_is_read_as_it_was_written():
         (lambda it: it.update(queues=[]), "unknown field `queues`"),
         (lambda it: it["topics"][0].update(perms=6), r"unknown field `perms`.*topics\[0\]"),
         (lambda it: it["topics"][0].update(topicName=""), "the name of the topic is empty"),
-        (lambda it: it["topics"][0].update(readQueueNums=20_000), "must be between 0 and 16,384"),
+        (
+            lambda it: it["topics"][0].update(readQueueNums=20_000),
+            r"<= 16384 - at `\$.topics\[0\].readQ",
+        ),
         (lambda it: it["topics"][0].update(readQueueNums="4"), "Expected `int`"),
-        (lambda it: it["topics"][0].update(perm=9), "perm must be 0 to 7"),
+        (lambda it: it["topics"][0].update(perm=9), r"<= 7 - at `\$.topics\[0\].perm"),
         (lambda it: it["topics"].append(it["topics"][0]), "several entries for one broker"),
         (lambda it: it["groups"][0].update(groupName=""), "the name of the group is empty"),
         (lambda it: it["accounts"][0].update(secretKey="x"), "secret keys do not belong into it"),
-        (lambda it: it["accounts"][0].update(topicPerms=["x=ALL"]), "'ALL' is no right"),
-        (lambda it: it["accounts"][0].update(topicPerms=["=PUB"]), "the form NAME=RIGHT"),
+        (lambda it: it["accounts"][0].update(topicPerms=["x=ALL"]), r"DENY\|PUB.*topicPerms\[0\]"),
+        (lambda it: it["accounts"][0].update(topicPerms=["=PUB"]), r"=\]\*=.*topicPerms\[0\]"),
         (lambda it: it.update(orderConfig={"orders": "4"}), "must be BROKER:QUEUES"),
         (lambda it: it.update(orderConfig={"orders": "a:16384;b:1"}), "16,385 queues at all brok"),
     ],
@@ -102,14 +105,6 @@ def test_a_wrong_file_is_refused_with_the_reason(change, reason):
 def test_what_is_no_definitions_is_refused(data):
     with pytest.raises(InvalidArgument, match=r"the file is wrong|no file of definitions"):
         decode(data)
-
-
-def test_of_many_faults_the_first_are_named():
-    topics = [
-        TopicEntry(topic_name=f"a{it}", read_queue_nums=-1, write_queue_nums=1) for it in range(50)
-    ]
-    with pytest.raises(InvalidArgument, match="and 30 more"):
-        decode(encode(file(topics=topics)))
 
 
 def test_names_that_only_peers_choose_are_refused_one_by_one():

@@ -48,6 +48,10 @@ EXIT_STATUS: Final = {
 EXIT_USAGE: Final = 2
 METER_STEP: Final = 1_000
 PREVIEW_CHARS: Final = 60
+_PLACE: Final = (
+    "physical_offset", "size", "topic", "queue_id", "queue_offset", "store_timestamp",
+    "born_timestamp",
+)  # fmt: skip
 
 app = App("Inspect a store folder without a broker; RocketMQ stores are also supported.")
 
@@ -241,26 +245,6 @@ def _advice(found: Verification) -> str:
 # -- dump -------------------------------------------------------------------------------------
 
 
-class RecordLine(msgspec.Struct, omit_defaults=True):
-    """One record as JSON; `produce --json-lines` accepts it as a message to send."""
-
-    physical_offset: int
-    size: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-    store_timestamp: int
-    born_timestamp: int
-    sys_flag: int = 0
-    reconsume_times: int = 0
-    tag: str | None = None
-    keys: list[str] = []
-    properties: dict[str, str] = {}
-    system_properties: dict[str, str] = {}
-    body: str | None = None
-    body_base64: str | None = None
-
-
 @app.command()
 def dump(
     folder: Folder,
@@ -413,31 +397,23 @@ def _as_text(record: MessageRecord) -> str:
 
 
 def _as_json(record: MessageRecord) -> str:
+    """Return a record as JSON, which `produce --json-lines` accepts as a message to send."""
     body = _body(record)
     try:
         text, encoded = body.decode(), None
     except UnicodeDecodeError:
         text, encoded = None, b64encode(body).decode()
-    own = {name: value for name, value in record.properties.items() if name not in RESERVED_KEYS}
-    line = RecordLine(
-        physical_offset=record.physical_offset,
-        size=record.size,
-        topic=record.topic,
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-        store_timestamp=record.store_timestamp,
-        born_timestamp=record.born_timestamp,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        tag=record.tags,
-        keys=list(record.keys),
-        properties=own,
-        system_properties={
-            name: value for name, value in record.properties.items() if name in RESERVED_KEYS
-        },
-        body=text,
-        body_base64=encoded,
-    )
+    own: dict[str, str] = {}
+    reserved: dict[str, str] = {}
+    for name, value in record.properties.items():
+        (reserved if name in RESERVED_KEYS else own)[name] = value
+    optional = {
+        "sys_flag": record.sys_flag, "reconsume_times": record.reconsume_times,
+        "tag": record.tags, "keys": list(record.keys), "properties": own,
+        "system_properties": reserved, "body": text, "body_base64": encoded,
+    }  # fmt: skip
+    line = {name: getattr(record, name) for name in _PLACE}
+    line |= {name: it for name, it in optional.items() if it or (name == "body" and it is not None)}
     return msgspec.json.encode(line).decode()
 
 

@@ -76,15 +76,10 @@ async def unread_notes(
 
 def closed_notes(topic: str, route: TopicRoute) -> list[str]:
     """Return a line about the brokers to which producers may not send messages of a topic."""
-    names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.WRITE)
-    if not names:
-        return []
-    remedy = AlterTopic(topic=topic, perm="rw", brokers=tuple(names)).command()
-    line = (
-        f"{topic}: producers may not send to it at {', '.join(names)}; to allow it: {remedy} (or,"
-        " if wipeWritePerm has removed the permission of a broker, addWritePerm)"
-    )
-    return [line]
+    return _denied_notes(
+        topic, route, Perm.WRITE, "producers may not send to it at {}",
+        "if wipeWritePerm has removed the permission of a broker, addWritePerm",
+    )  # fmt: skip
 
 
 def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
@@ -93,16 +88,20 @@ def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
     Such a broker accepts heartbeats, and clients skip its queues, so nothing else reveals the
     problem.
     """
-    names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.READ)
-    if not names:
-        return []
+    return _denied_notes(
+        topic, route, Perm.READ,
+        "consumers may not read its queues at {}, and get none of their messages",
+        "if the setting brokerPermission of a broker forbids it, change that",
+    )  # fmt: skip
+
+
+def _denied_notes(
+    topic: str, route: TopicRoute, needed: Perm, what: str, otherwise: str
+) -> list[str]:
+    names = sorted(it.broker_name for it in route.queue_datas if not it.perm & needed)
     remedy = AlterTopic(topic=topic, perm="rw", brokers=tuple(names)).command()
-    line = (
-        f"{topic}: consumers may not read its queues at {', '.join(names)}, and get none of their"
-        f" messages; to allow it: {remedy} (or, if the setting brokerPermission of a broker forbids"
-        " it, change that)"
-    )
-    return [line]
+    text = what.format(", ".join(names))
+    return [f"{topic}: {text}; to allow it: {remedy} (or, {otherwise})"] if names else []
 
 
 def _unread_note(
