@@ -17,6 +17,7 @@ from cometmq.client import (
     TransactionState,
 )
 from cometmq.client.testing import eventually
+from cometmq.insight.times import shown as moment
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import SetTransactionAside
@@ -54,9 +55,9 @@ async def dead(plain_suite, plain_admin, send):
 
 async def test_dead_letters_are_listed_with_their_groups(live, plain_admin, dead):
     groups = {it["group"]: it for it in await data(live, "/dead-letters")}
-    assert groups[dead]["dead_letters"] == 3
+    assert groups[dead]["messages"] == 3
     letters = await data(live, "/dead-letters/group", group=dead)
-    assert groups[dead]["last_ms"] == max(it["store_timestamp"] for it in letters)
+    assert groups[dead]["last"] == moment(max(it["store_timestamp"] for it in letters))
     assert f'href="/dead-letters/group?group={dead}"' in await page(live, "/groups")
     assert {it["origin_topic"] for it in letters} == {"Dying"}
     assert letters == sorted(letters, key=lambda it: it["store_timestamp"])

@@ -96,25 +96,6 @@ async def test_a_search_says_what_is_wrong_with_it(live, send):
         assert reason in answer.json()["text"]
 
 
-async def test_hostile_texts_are_only_shown(live, send):
-    message_id = await send(
-        NASTY.encode(), keys=("k<b>",), properties={"<i>": NASTY}, tag="<b>t</b>"
-    )
-    for path, params in (
-        ("/messages", {"topic": TOPIC, "id": message_id}),
-        ("/message", {"topic": TOPIC, "id": message_id}),
-        ("/messages", {"topic": TOPIC, "count": 5, "find": NASTY}),
-    ):
-        text = await page(live, path, **params)
-        for tag in ("<script>alert", "<img src=x", "<b>t", "<i>", "60481729"):
-            assert tag not in re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.+]+|\b[0-9A-F]{20,}\b", "", text), (
-                tag
-            )
-    answer = await live.web.get("/messages", params={"topic": NASTY})
-    assert answer.status_code in {400, 404}
-    assert "<script>alert" not in answer.text
-
-
 @pytest.mark.parametrize(
     ("body", "part"),
     [
@@ -192,13 +173,6 @@ async def test_a_level_is_not_read_for_ever(live, send, monkeypatch):
         answer = await live.web.get("/delayed/level", params=place, headers=JSON)
     (why,) = answer.json()["unanswered"].values()
     assert "pulls in a row of SCHEDULE_TOPIC_XXXX, queue 17, without" in why
-
-
-async def test_the_time_of_a_message_is_shown_not_the_end_of_its_level(live, send):
-    await send(b"at a date", deliver_at=timedelta(hours=1, minutes=59))
-    (level,) = [it for it in await data(live, "/delayed") if it["level"] == 17]  # 1 h
-    rows = await data(live, "/delayed/level", broker=level["broker"], level=17)
-    assert -5_000 <= waiting_ms(rows[0]) - 119 * 60_000 <= 0
 
 
 async def test_a_delayed_message_is_recalled(live, send):
@@ -375,5 +349,4 @@ async def test_push_back_says_who_why_and_what_helps(sites):
     text = await page(site, "/push-back")
     assert "Who was refused is unknown" in text
     assert "without write permission" not in text
-    for path in ("/connections", "/dead-letters"):
-        assert re.search("nknown|not known", await page(site, path))
+    assert re.search("nknown|not known", await page(site, "/connections"))

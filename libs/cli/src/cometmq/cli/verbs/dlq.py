@@ -22,22 +22,17 @@ from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import (
     STDOUT,
-    AsJson,
-    Cell,
     print_facts,
     print_notes,
-    print_rows,
 )
 from cometmq.cli.say import say
 from cometmq.cli.views import add_view
-from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
-from cometmq.insight import times
 from cometmq.insight.changes.change import Plan
 from cometmq.insight.changes.messages import ReplayDeadLetters, no_such_id, nothing_matched
-from cometmq.insight.changes.replays import Choice, Replayed, Selection, as_object
-from cometmq.insight.views.messages import DeadLetters
+from cometmq.insight.changes.replays import Choice, Selection, as_object
+from cometmq.insight.views.messages import DeadLetterGroups, DeadLetters
 from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
@@ -45,46 +40,7 @@ AGAIN: Final = "the same command would begin again, and send those that were sen
 app = App("List, show, export and replay the dead letters of consumer groups.")
 
 
-@app.command("list")
-@watched
-def list_groups(
-    group: Annotated[str | None, typer.Argument(help="Only this group; all by default.")] = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """List consumer groups that have dead letters, and how many.
-
-    Last is when the newest dead letter was stored. Sent again is how many of them dlq replay has
-    sent without a selection; dlq show says it of each message.
-
-    \b
-    EXAMPLE
-      cometmq dlq list
-    """
-
-    async def question(admin: AdminClient) -> list[list[Cell]]:
-        rows: list[list[Cell]] = []
-        groups = await admin.dead_letter_groups()
-        if group is not None and group not in groups:
-            await known_group(admin, group)
-        for name in groups:
-            if group not in {None, name}:
-                continue
-            stats = await admin.topic_stats(dead_letter_topic(name))
-            count = sum(queue.max_offset - queue.min_offset for queue in stats.values())
-            last_ms = max((queue.last_update_timestamp for queue in stats.values()), default=0)
-            replayed = Replayed(admin, name, is_ignored=False)
-            await replayed.load()
-            rows.append([name, count, replayed.sent_count(stats), times.shown(last_ms)])
-        return rows
-
-    rows = ask(namesrv, question)
-    columns = ("Group", "Messages", "Sent again", "Last")
-    empty = "no group has dead letters" if group is None else f"{group} has no dead letters"
-    print_rows(columns, rows, as_json=as_json, empty=empty)
-
-
+add_view(app, DeadLetterGroups)
 add_view(app, DeadLetters)
 
 

@@ -250,6 +250,8 @@ class Argument(NamedTuple):
     flags: Sequence[str]
     only: Only | None
     is_file: bool
+    is_word: bool
+    """Whether the command line takes it without an option although it has a default."""
     hint: Any
     """Its annotation."""
 
@@ -261,7 +263,7 @@ class Argument(NamedTuple):
     @property
     def is_positional(self) -> bool:
         """Whether the command line takes it without an option."""
-        return self.is_needed and not self.flags
+        return (self.is_needed or self.is_word) and not self.flags
 
     @property
     def is_switches(self) -> bool:
@@ -289,13 +291,17 @@ def arg(
     only: Only | None = None,
     labels: Sequence[str] = (),
     is_file: bool = False,
+    is_word: bool = False,
     **bounds: Any,
 ) -> msgspec.Meta:
     """Return the annotation of an argument: its help, its label in forms, its options.
 
     `flags` are the options of the command line, if they do not follow from the name.
     """
-    extra = {"flags": flags.split(), "only": only, "labels": labels, "is_file": is_file}
+    extra = {
+        "flags": flags.split(), "only": only, "labels": labels, "is_file": is_file,
+        "is_word": is_word,
+    }  # fmt: skip
     return msgspec.Meta(title=label or None, description=text, extra=extra, **bounds)
 
 
@@ -317,7 +323,7 @@ def _argument(field: Any) -> Argument:
     kind = str if words else get_origin(kind) or kind
     return Argument(
         field.name, kind, field.default, meta.description, label, choices, meta.ge, meta.le,
-        extra["flags"], extra["only"], extra["is_file"], hint,
+        extra["flags"], extra["only"], extra["is_file"], extra["is_word"], hint,
     )  # fmt: skip
 
 

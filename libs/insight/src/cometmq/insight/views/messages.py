@@ -13,7 +13,7 @@ from cometmq.insight import times
 from cometmq.insight.changes.change import arg
 from cometmq.insight.changes.groups import known_group
 from cometmq.insight.changes.messages import no_such_id, nothing_matched
-from cometmq.insight.changes.replays import Selection, as_object
+from cometmq.insight.changes.replays import Replayed, Selection, as_object
 from cometmq.insight.delayed import Delayed, delay_ms, delay_texts, levels_at, waiting_at
 from cometmq.insight.life import replays_of
 from cometmq.insight.model import Unknown
@@ -215,6 +215,60 @@ BODY_CHARS: Final = 60
 """The number of characters of a body that a table shows."""
 
 
+class DeadGroup(NamedTuple):
+    """A group with dead letters."""
+
+    name: str
+    messages: int
+    sent_count: int
+    last_ms: int
+
+
+class DeadLetterGroups(View, frozen=True, kw_only=True):
+    """List consumer groups that have dead letters, and how many.
+
+    Last is when the newest dead letter was stored. Sent again is how many of them dlq replay has
+    sent without a selection; dlq show says it of each message.
+
+    \b
+    EXAMPLE
+      cometmq dlq list
+    """
+
+    name = "dead-letter-groups"
+    verb = "dlq list"
+    sort = "-messages"
+
+    group: Annotated[str | None, arg("Only this group; all by default.", is_word=True)] = None
+
+    columns = (
+        Column("group", "Group", lambda it: it.name,
+               link=lambda it: address("/dead-letters/group", group=it.name)),
+        Column("messages", "Messages", lambda it: it.messages, "number"),
+        Column("sent_again", "Sent again", lambda it: it.sent_count, "number",
+               help="Those that a replay of all has passed; they stay until they expire"),
+        Column("last", "Last", lambda it: it.last_ms, "moment",
+               help="When the newest dead letter was stored"),
+    )  # fmt: skip
+
+    async def ask(self, facts: Facts) -> Found:
+        """Return the groups."""
+        admin, rows = facts.admin, []
+        groups = await admin.dead_letter_groups()
+        if self.group is not None and self.group not in groups:
+            await known_group(admin, self.group)
+        for name in groups:
+            if self.group in {None, name}:
+                stats = await admin.topic_stats(dead_letter_topic(name))
+                count = sum(it.max_offset - it.min_offset for it in stats.values())
+                last_ms = max((it.last_update_timestamp for it in stats.values()), default=0)
+                replayed = Replayed(admin, name, is_ignored=False)
+                await replayed.load()
+                rows.append(DeadGroup(name, count, replayed.sent_count(stats), last_ms))
+        who = "no group has" if self.group is None else f"{self.group} has no"
+        return Found(rows, (), f"{who} dead letters")
+
+
 class DeadRow(NamedTuple):
     """A dead letter, and when a replay last sent it to its group again (0 for never)."""
 
@@ -288,4 +342,4 @@ class DeadLetters(Selection, View, frozen=True, kw_only=True):
         return as_object(row.message) | {"replayed_ms": row.replayed_ms}
 
 
-VIEWS: Final = (OpenTransactions, DelayLevels, DelayedMessages, DeadLetters)
+VIEWS: Final = (OpenTransactions, DelayLevels, DelayedMessages, DeadLetterGroups, DeadLetters)

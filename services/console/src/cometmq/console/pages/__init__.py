@@ -35,6 +35,7 @@ PAGES: Final[tuple[Page, ...]] = (
     views.PAGES["groups"],
     *groups.PAGES,
     *messages.PAGES,
+    views.PAGES["dead letters"],
     *dead_letters.PAGES,
     views.PAGES["transactions"],
     *transactions.PAGES,

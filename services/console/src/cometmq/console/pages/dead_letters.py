@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead letters: lists them by group, and sends them again, all or some, after a preview."""
 
-import asyncio
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +15,7 @@ from cometmq.console.login.gate import may
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.changes import action_of, prepare
 from cometmq.console.web.action import Action, Field, Form
-from cometmq.console.web.page import Download, Page, Shown, View, silent_brokers
+from cometmq.console.web.page import Download, Page, Shown, View
 from cometmq.console.web.problems import bad, missing
 from cometmq.insight.changes.change import Consequence, Done, Link, Plan, Risk, arguments
 from cometmq.insight.changes.messages import ReplayDeadLetters
@@ -28,10 +26,7 @@ from cometmq.insight.changes.replays import (
 )
 from cometmq.insight.decode import decode
 from cometmq.insight.life import replays_of
-from cometmq.insight.model import Group, Unknown, known
-from cometmq.insight.views.view import Column, address
 from cometmq.insight.words import command, counted
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.integers import whole
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import dead_letter_topic
@@ -129,88 +124,6 @@ REPLAYED_MAX: Final = 10_000
 line has no such limit.
 """
 PREVIEW_CHARS: Final = 120
-TIMES_MAX: Final = 50
-"""The most groups for which the list shows when the newest dead letter was stored."""
-
-
-# -- what there is --------------------------------------------------------------------------------
-
-
-async def overview(view: View) -> Shown:
-    snapshot = await view.snapshot()
-    groups = [
-        it
-        for it in known(snapshot.groups)
-        if isinstance(it.dead_letters, Unknown) or it.dead_letters
-    ]
-    last = dict(zip((it.name for it in groups), await _last_times(view, groups), strict=True))
-    columns: list[Column[Group]] = [
-        Column(
-            "name",
-            "Group",
-            lambda it: it.name,
-            link=lambda it: address("/dead-letters/group", group=it.name),
-        ),
-        Column("count", "Dead letters", lambda it: it.dead_letters, "number"),
-        Column(
-            "left",
-            "Not sent again",
-            lambda it: it.dead_left,
-            "number",
-            help="Those that no replay of all has passed; the others stay until they expire",
-        ),
-        Column(
-            "last",
-            "Last",
-            lambda it: last[it.name],
-            "moment",
-            help="When the newest dead letter was stored",
-        ),
-        Column("lag", "Lag", lambda it: it.lag, "number"),
-        Column("retries", "Retries at most", lambda it: it.retries, "number"),
-    ]
-    table = view.table(groups, columns, default="-count", search=lambda it: it.name)
-    data = [
-        {
-            "group": it.name,
-            "dead_letters": it.dead_letters,
-            "not_sent_again": it.dead_left,
-            "last_ms": last[it.name],
-            "lag": it.lag,
-            "retries": it.retries,
-        }
-        for it in groups
-    ]
-    return Shown(
-        data,
-        "cometmq dlq list",
-        snapshot.taken_ms,
-        silent_brokers(snapshot),
-        {
-            "table": table,
-            "unknown": snapshot.groups if isinstance(snapshot.groups, Unknown) else None,
-        },
-    )
-
-
-async def _last_times(view: View, groups: Sequence[Group]) -> list[int | Unknown]:
-    """Return when the newest dead letter of each group was stored.
-
-    Only the first TIMES_MAX groups are looked up, because each takes a request to every broker.
-    """
-
-    async def last_ms(group: Group) -> int | Unknown:
-        try:
-            stats = await view.admin().topic_stats(dead_letter_topic(group.name))
-        except CometError as error:
-            return Unknown(str(error))
-        times_ms = [it.last_update_timestamp for it in stats.values()]
-        return max(times_ms, default=0) or Unknown("the broker does not report it")
-
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(last_ms(it)) for it in groups[:TIMES_MAX]]
-    found = [it.result() for it in asked]
-    return [*found, *[Unknown(f"there are more than {TIMES_MAX} groups")] * len(groups[TIMES_MAX:])]
 
 
 def _choice(view: View, count_max: int | None = None) -> Choice:
@@ -342,7 +255,6 @@ async def _others(view: View, group: str) -> str:
 _SELECTING: Final = frozenset({"topic", "tag", "key", "origin", "ids", "since", "until"})
 
 PAGES: Final = (
-    Page(_SECTION, "Dead letters", "dead_letters.html", overview, menu="Dead letters"),
     Page("/dead-letters/group", "Dead letters", "dead_group.html", of_group, section=_SECTION),
     Page(PROGRESS, "Replay", "replaying.html", progress, section=_SECTION),
 )

@@ -84,6 +84,9 @@ PAGES: Final = {
     "transactions": page_of(
         messages.OpenTransactions, "/transactions", "Transactions", menu="Transactions"
     ),
+    "dead letters": page_of(
+        messages.DeadLetterGroups, "/dead-letters", "Dead letters", menu="Dead letters"
+    ),
     "delayed": page_of(messages.DelayLevels, "/delayed", "Delayed messages", menu="Delayed"),
     "delay level": page_of(
         messages.DelayedMessages, "/delayed/level", "Delay level", section="/delayed"
