@@ -280,21 +280,6 @@ def test_a_topic_that_one_broker_of_its_route_lacks_is_shown_with_advice(run, cl
     run("topic", "describe", "Torn").assert_refused(1, "no broker has the topic Torn")
 
 
-def test_a_group_that_is_changed_at_some_brokers_only_is_reported(run, monkeypatch):
-    assert run("group", "create", "HalfAltered").status == 0
-    original = BrokerAdmin.create_group
-
-    async def failing(self, config):
-        if self.name == "broker-b":
-            raise ConnectFailed("no")
-        await original(self, config)
-
-    monkeypatch.setattr(BrokerAdmin, "create_group", failing)
-    run("group", "alter", "HalfAltered", "--retries", 3).assert_refused(
-        1, "change the group HalfAltered: done at broker-a, not done at broker-b"
-    )
-
-
 @pytest.mark.parametrize("command", ["updateSubGroup", "deleteSubGroup"])
 def test_mqadmins_group_commands_continue_after_a_broker_that_fails(
     run, cluster, monkeypatch, command
@@ -387,23 +372,6 @@ def test_a_group_that_is_new_to_a_hung_broker_is_not_called_known(run, hung):
     read = run("consume", "Orders", "-g", "newcomers", "--from", "first", "--max", 1)
     assert "has members or offsets" not in read.err
     assert "broker-b did not answer: if newcomers is new there" in read.err
-
-
-def test_consume_names_the_queues_of_a_broker_that_dies(cluster, run, pipe_to):
-    try:
-        child = pipe_to(
-            "consume", "Orders", "--from", "first", "--timeout", "4", "-n", cluster.namesrv
-        )
-        assert child.stdout.readline()
-        cluster.children["broker-b"].kill()
-        _, err = child.communicate(timeout=60)
-    finally:
-        cluster.start_broker("broker-b")
-    assert child.returncode == 1
-    assert "may not be read to the end: broker broker-b (" in err.decode()
-    assert ") is down: " in err.decode()
-    read = ("consume", "Orders", "--from", "first", "--timeout", 2)
-    wait_until(lambda: run(*read).status == 0, 60, "readable again")
 
 
 def test_expected_brokers_that_are_not_registered_are_named(run):

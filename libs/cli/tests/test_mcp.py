@@ -22,7 +22,6 @@ from cometmq.insight.changes.change import Risk
 from cometmq.insight.model import Refusal, Snapshot, Unknown
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import wait_until
-from cometmq.remoting.bodies import topic_config
 from cometmq.remoting.names import HALF_TOPIC
 
 from .mcp_tools import TIMEOUT_S, Tools
@@ -169,11 +168,6 @@ def test_an_answer_that_is_too_large_says_how_to_get_less(tools, suite, topic):
     assert len(tools.call("messages", topic=topic, limit=count)["messages"]) == count
 
 
-def test_dead_letters_and_transactions_are_listed(tools, topic, group):
-    assert tools.call("dead_letters", group=group)["rows"] == []
-    assert tools.call("transactions", topic=topic)["rows"] == []
-
-
 def test_codes_are_explained(tools):
     (found,) = tools.call("explain", text="SYSTEM_BUSY")["meanings"]
     assert found["answer"] == "2 SYSTEM_BUSY"
@@ -301,14 +295,6 @@ def test_a_topic_is_created_altered_and_deleted(changes, ask, topic):
     assert "no broker has the topic" in changes.refusal("delete_topic", topic=name)
     actions = ["topic.create", "topic.alter", "topic.delete"]
     assert [it["action"] for it in changes.audited if it["outcome"] == "done"] == actions
-
-
-def test_a_topic_that_clients_would_refuse_is_not_made(changes, topic, monkeypatch):
-    monkeypatch.setattr(topic_config, "QUEUES_MAX", 4)
-    text = "would have 5 queues at all brokers"
-    assert text in changes.refusal("create_topic", topic=f"{topic}-w", queues=5, confirm=True)
-    assert text in changes.refusal("alter_topic", topic=topic, read_queues=5, confirm=True)
-    assert changes.audited == []
 
 
 def test_dead_letters_are_replayed_only_if_there_are_any(changes, group):

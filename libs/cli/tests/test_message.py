@@ -163,16 +163,6 @@ def test_more_messages_than_a_broker_returns_at_once_are_found(ask, topic, limit
     assert few.err.startswith("cometmq: only the newest 2 messages are shown; to see older ones")
 
 
-def test_the_time_until_which_messages_are_sought_is_not_included(ask, topic, sent):
-    stored_ms = max(it["store_timestamp"] for it in sent)
-    before = [it for it in sent if it["store_timestamp"] < stored_ms]
-    search = ("message", "find", topic, "-k", "k", "--json")
-    found = ask(*search, "--until", stored_ms)
-    assert [it["body"] for it in (found.json if before else [])] == [it["body"] for it in before]
-    assert len(ask(*search, "--until", stored_ms + 1).json) == 3
-    assert ask(*search, "--since", stored_ms).json[-1]["store_timestamp"] == stored_ms
-
-
 def test_a_search_of_mqadmin_says_that_there_may_be_more(ask, topic, limit):
     assert ask("produce", topic, "x", "-k", "many", "--count", 70).status == 0
     for count in (64, 5):

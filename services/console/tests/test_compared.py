@@ -81,22 +81,6 @@ async def _master(admin):
     return next(iter((await admin.masters()).values()))
 
 
-async def test_messages_are_found_by_tag_and_sql(live, plain_suite, plain_admin):
-    await plain_admin.create_topic("Sought", queue_count=1)
-    async with Producer("sought-producers", namesrv=plain_suite.namesrv) as producer:
-        for size in range(4):
-            tag, more = ("even", "odd")[size % 2], {"size": str(size)}
-            await producer.send(Message("Sought", b"%d" % size, tag=tag, properties=more))
-
-    async def found(**params):
-        return {it["body"] for it in await data(live, "/messages", topic="Sought", **params)}
-
-    assert await found(tag="odd") == {"1", "3"}
-    assert await found(sql="size > 1") == {"2", "3"}
-    assert await found(sql="size > 1 AND TAGS = 'odd'") == {"3"}
-    assert await found(sql="size > 9") == set()
-
-
 async def test_copies_are_shown_with_their_roles_and_lag(sites):
     site = sites()
     copies = [

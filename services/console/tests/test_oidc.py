@@ -237,6 +237,11 @@ async def test_a_login_ends_in_time_and_a_long_path_leads_home(console):
     [
         ("claims", {"preferred_username": "eve", "groups": ["staff"]}),
         ("claims", {"groups": "mq-admins-not"}),
+        ("claims", {"groups": 7}),
+        ("claims", {"groups": [{}]}),
+        ("claims", {"groups": [None]}),
+        ("subject", 7),
+        ("subject", ""),
         ("claims", {"groups": ["mq-ops"], "exp": 1}),
         ("claims", {"groups": ["mq-ops"], "iss": "https://evil.example"}),
         ("audience", "other"),
@@ -315,22 +320,6 @@ async def test_hostile_answers_to_a_login_are_one_clear_line(console, provider):
     answer = await finish()
     assert answer.status_code == 403
     assert "the provider&#39;s answer cannot be used: " in answer.text
-
-
-@pytest.mark.parametrize("groups", [7, {"a": 1}, [{}], [[1]], [None, 7], True])
-async def test_claims_of_other_types_give_no_role(console, provider, groups):
-    provider.claims = {"groups": groups}
-    _, finish = await log_in(console)
-    answer = await finish()
-    assert answer.status_code == 403
-    assert "has no role for the console" in answer.text
-
-
-@pytest.mark.parametrize("subject", [7, None, ["7"], {}, ""])
-async def test_a_subject_that_is_no_text_is_refused(console, provider, subject):
-    provider.subject = subject
-    _, finish = await log_in(console)
-    assert (await finish()).status_code == 403
 
 
 MINUTE_MS = 60_000

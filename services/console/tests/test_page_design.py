@@ -10,13 +10,18 @@ from msgspec import structs
 from cometmq.console.web.cells import NUMERIC, cell
 from cometmq.insight.consumer_groups import NO_AGE, NOT_AGED
 from cometmq.insight.history import RATE_UNKNOWN
-from cometmq.insight.model import Since, TopicKind
+from cometmq.insight.model import Group, Since, Topic, TopicKind
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 
 from .desks import ADMIN, snapshot
 from .message_pages import TOPIC, page
-from .test_twins import GROUP
-from .test_twins import TOPIC as ORDERS
+
+GROUP = Group(
+    name="billing", is_system=False, retries=16, is_enabled=True, members=[], model=None,
+    consume_type=None, subscriptions=[], topics=[], lag=9, behind_s=61.0, out_per_s=0.0,
+    dead_letters=4, retry_backlog=0,
+)  # fmt: skip
+ORDERS = Topic("orders", TopicKind.NORMAL, 6, 4, 4, ["a"], 12, 12, 1.0, 1_000)
 
 
 @pytest.mark.parametrize(
