@@ -313,40 +313,38 @@ async def test_offsets_are_read_and_moved(cluster: MemoryCluster) -> None:
         assert await admin.committed_offset("g", queue) == 0
 
 
-async def test_errors_name_the_missing_resource(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(NoRoute, match="Nowhere"):
-            await admin.route("Nowhere")
-        with pytest.raises(BrokerMissing, match="no cluster c9; the clusters are: "):
-            await admin.masters("c9")
-        with pytest.raises(BrokerMissing, match="b9"):
-            await admin.create_topic("New", broker_names=["b9"])
-        with pytest.raises(InvalidArgument, match="illegal characters"):
-            await admin.create_topic("a b")
-        assert list((await admin.masters()).keys()) == ["broker-a"]
+async def test_errors_name_the_missing_resource(admin: AdminClient) -> None:
+    with pytest.raises(NoRoute, match="Nowhere"):
+        await admin.route("Nowhere")
+    with pytest.raises(BrokerMissing, match="no cluster c9; the clusters are: "):
+        await admin.masters("c9")
+    with pytest.raises(BrokerMissing, match="b9"):
+        await admin.create_topic("New", broker_names=["b9"])
+    with pytest.raises(InvalidArgument, match="illegal characters"):
+        await admin.create_topic("a b")
+    assert list((await admin.masters()).keys()) == ["broker-a"]
 
 
 async def test_changes_are_refused_while_a_broker_has_no_master(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        info, route = await admin.cluster(), await admin.route("T")
-        for data in (*info.broker_addr_table.values(), *route.broker_datas):
-            data.broker_addrs = {1: data.broker_addrs[0]}
-        monkeypatch.setattr(admin, "cluster", AsyncMock(return_value=info))
-        monkeypatch.setattr(admin, "route", AsyncMock(return_value=route))
-        for change in (
-            admin.create_topic("New"),
-            admin.delete_topic("T"),
-            admin.delete_group("g"),
-            admin.create_group(SubscriptionGroupConfig(group_name="g")),
-            admin.reset_offsets("g", "T", 0),
-            admin.clone_offsets("g", "h", "T"),
-        ):
-            with pytest.raises(BrokerMissing, match="nothing was changed: broker-a has no master"):
-                await change
-        assert await admin.masters() == {}
-        assert "T" in await admin.topics()
+    info, route = await admin.cluster(), await admin.route("T")
+    for data in (*info.broker_addr_table.values(), *route.broker_datas):
+        data.broker_addrs = {1: data.broker_addrs[0]}
+    monkeypatch.setattr(admin, "cluster", AsyncMock(return_value=info))
+    monkeypatch.setattr(admin, "route", AsyncMock(return_value=route))
+    for change in (
+        admin.create_topic("New"),
+        admin.delete_topic("T"),
+        admin.delete_group("g"),
+        admin.create_group(SubscriptionGroupConfig(group_name="g")),
+        admin.reset_offsets("g", "T", 0),
+        admin.clone_offsets("g", "h", "T"),
+    ):
+        with pytest.raises(BrokerMissing, match="nothing was changed: broker-a has no master"):
+            await change
+    assert await admin.masters() == {}
+    assert "T" in await admin.topics()
 
 
 async def test_the_next_name_server_is_asked_when_one_is_gone(cluster: MemoryCluster) -> None:
@@ -370,44 +368,39 @@ async def test_name_servers_without_brokers_hide_none(cluster: MemoryCluster) ->
 
 
 @pytest.mark.parametrize("topic", [None, "T"])
-async def test_only_the_lag_of_a_known_group_is_read(
-    cluster: MemoryCluster, topic: str | None
-) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
-            await admin.lag("nope", topic)
-        with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
-            await admin.consume_stats("nope", topic)
-        with pytest.raises(NoRoute, match="no broker has the topic Nope"):
-            await admin.consume_stats("cg", "Nope")
-        assert not (await admin.consume_stats("nope", topic, is_missing_ok=True)).offset_table
-        await admin.create_group(SubscriptionGroupConfig(group_name="young"))
-        assert await admin.lag("young", topic) == []
-        await admin.commit_offset("cg", MessageQueue("T", "broker-a", 0), 0)
-        assert {found.lag for found in await admin.lag("cg", topic)} == {0}
+async def test_only_the_lag_of_a_known_group_is_read(admin: AdminClient, topic: str | None) -> None:
+    with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
+        await admin.lag("nope", topic)
+    with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
+        await admin.consume_stats("nope", topic)
+    with pytest.raises(NoRoute, match="no broker has the topic Nope"):
+        await admin.consume_stats("cg", "Nope")
+    assert not (await admin.consume_stats("nope", topic, is_missing_ok=True)).offset_table
+    await admin.create_group(SubscriptionGroupConfig(group_name="young"))
+    assert await admin.lag("young", topic) == []
+    await admin.commit_offset("cg", MessageQueue("T", "broker-a", 0), 0)
+    assert {found.lag for found in await admin.lag("cg", topic)} == {0}
 
 
 async def test_time_spans_of_an_unknown_group_are_refused(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers answer for any group, with -1 as the time of the last consumed message."""
     nothing, something = (
         QueueTimeSpan(consume_time_stamp=time) for time in (-1, 1_700_000_000_000)
     )
-    async with AdminClient(cluster.namesrv) as admin:
-        monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[nothing]))
-        with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
-            await admin.time_spans("T", "nope")
-        await admin.create_group(SubscriptionGroupConfig(group_name="young"))
-        assert await admin.time_spans("T", "young") == [nothing]
-        monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[something]))
-        assert await admin.time_spans("T", "cg") == [something]
+    monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[nothing]))
+    with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
+        await admin.time_spans("T", "nope")
+    await admin.create_group(SubscriptionGroupConfig(group_name="young"))
+    assert await admin.time_spans("T", "young") == [nothing]
+    monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[something]))
+    assert await admin.time_spans("T", "cg") == [something]
 
 
-async def test_a_rocketmq_broker_cannot_recall(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        (master,) = (await admin.masters()).values()
-        with pytest.raises(ClientError, match="is a RocketMQ broker: it cannot recall"):
-            await recall(master, "T", "ID")
-        with pytest.raises(ClientError, match="no delayed message of the topic T with the id ID"):
-            await find_waiting(admin, [master], "T", "ID")
+async def test_a_rocketmq_broker_cannot_recall(admin: AdminClient) -> None:
+    (master,) = (await admin.masters()).values()
+    with pytest.raises(ClientError, match="is a RocketMQ broker: it cannot recall"):
+        await recall(master, "T", "ID")
+    with pytest.raises(ClientError, match="no delayed message of the topic T with the id ID"):
+        await find_waiting(admin, [master], "T", "ID")

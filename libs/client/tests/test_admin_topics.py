@@ -20,13 +20,12 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.testing.client.listening import Recorder, consumer_of
 
 
-async def test_where_a_topic_is(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        assert [master.name for master in await admin.masters_of("T")] == ["broker-a"]
-        assert await admin.topic_clusters("T") == list((await admin.cluster()).cluster_addr_table)
-        assert [one.address for one in admin.namesrv.each()] == [cluster.namesrv]
-        groups = await admin.broker_groups()
-        assert [(name, list(group)) for name, group in groups.items()] == [("broker-a", [0])]
+async def test_where_a_topic_is(cluster: MemoryCluster, admin: AdminClient) -> None:
+    assert [master.name for master in await admin.masters_of("T")] == ["broker-a"]
+    assert await admin.topic_clusters("T") == list((await admin.cluster()).cluster_addr_table)
+    assert [one.address for one in admin.namesrv.each()] == [cluster.namesrv]
+    groups = await admin.broker_groups()
+    assert [(name, list(group)) for name, group in groups.items()] == [("broker-a", [0])]
 
 
 async def test_queues_of_an_ordered_topic_are_kept_by_broker(
@@ -85,18 +84,17 @@ async def test_a_topic_that_clients_would_refuse_is_not_created(pair: MemoryClus
         assert len(await admin.queues("Wide")) == 16
 
 
-async def test_a_topic_that_exists_keeps_what_is_not_given(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        await admin.create_topic("New")
-        assert len(await admin.queues("New")) == 8
-        await admin.create_topic("New", perm=4, queue_count=9)
-        await admin.create_topic("New")
-        (master,) = (await admin.masters()).values()
-        config = (await master.topics())["New"]
-        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (9, 9, 4)
-        await admin.create_topic("New", perm=6)
-        config = (await master.topics())["New"]
-        assert (config.read_queue_nums, config.perm) == (9, 6)
+async def test_a_topic_that_exists_keeps_what_is_not_given(admin: AdminClient) -> None:
+    await admin.create_topic("New")
+    assert len(await admin.queues("New")) == 8
+    await admin.create_topic("New", perm=4, queue_count=9)
+    await admin.create_topic("New")
+    (master,) = (await admin.masters()).values()
+    config = (await master.topics())["New"]
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (9, 9, 4)
+    await admin.create_topic("New", perm=6)
+    config = (await master.topics())["New"]
+    assert (config.read_queue_nums, config.perm) == (9, 6)
 
 
 async def consume_all(cluster: MemoryCluster, bodies: list[bytes]) -> None:
@@ -144,15 +142,15 @@ async def test_a_topic_with_connected_consumers_is_not_reset(cluster: MemoryClus
 
 async def test_a_group_with_connected_members_is_deleted_only_by_force(
     cluster: MemoryCluster,
+    admin: AdminClient,
 ) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
-        async with consumer_of(cluster, Recorder()):
-            with pytest.raises(ClientError, match=r"cg has a connected member.*is_forced=True"):
-                await admin.delete_group("cg")
-            assert cluster.broker.requests[RequestCode.DELETE_SUBSCRIPTIONGROUP] == 0
-            await admin.delete_group("cg", is_forced=True)
-            assert cluster.broker.requests[RequestCode.DELETE_SUBSCRIPTIONGROUP] == 1
-        await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
-        await admin.delete_group("cg")
-        assert "cg" not in await admin.groups()
+    await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
+    async with consumer_of(cluster, Recorder()):
+        with pytest.raises(ClientError, match=r"cg has a connected member.*is_forced=True"):
+            await admin.delete_group("cg")
+        assert cluster.broker.requests[RequestCode.DELETE_SUBSCRIPTIONGROUP] == 0
+        await admin.delete_group("cg", is_forced=True)
+        assert cluster.broker.requests[RequestCode.DELETE_SUBSCRIPTIONGROUP] == 1
+    await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
+    await admin.delete_group("cg")
+    assert "cg" not in await admin.groups()

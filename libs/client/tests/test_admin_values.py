@@ -70,14 +70,13 @@ async def test_an_order_configuration_is_stored_as_it_is(
 
 @pytest.mark.parametrize("name", ["", "a:b", "a;b", None, 4])
 async def test_queues_of_an_ordered_topic_belong_to_a_named_broker(
-    cluster: MemoryCluster, stored: dict[str, str], name: Any
+    admin: AdminClient, stored: dict[str, str], name: Any
 ) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgument, match="must be "):
-            await admin.set_order_queues("T", name, 4)
-        assert stored == {}
-        await admin.set_order_queues("T", "broker-a", 4)
-        assert await admin.set_order_queues("T", "broker-b", 2) == "broker-a:4;broker-b:2"
+    with pytest.raises(InvalidArgument, match="must be "):
+        await admin.set_order_queues("T", name, 4)
+    assert stored == {}
+    await admin.set_order_queues("T", "broker-a", 4)
+    assert await admin.set_order_queues("T", "broker-b", 2) == "broker-a:4;broker-b:2"
 
 
 # -- settings of servers ------------------------------------------------------------------------

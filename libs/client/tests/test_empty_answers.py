@@ -38,20 +38,18 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("endless")
-async def test_a_queue_is_not_read_for_ever(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        with pytest.raises(RemoteProtocolError, match=REFUSED + "T, queue 0, without a message"):
-            async for _ in admin.read(QUEUE_0, 0, ENDLESS):
-                pass
+async def test_a_queue_is_not_read_for_ever(admin: AdminClient) -> None:
+    with pytest.raises(RemoteProtocolError, match=REFUSED + "T, queue 0, without a message"):
+        async for _ in admin.read(QUEUE_0, 0, ENDLESS):
+            pass
 
 
 @pytest.mark.usefixtures("endless")
-async def test_half_messages_are_not_read_for_ever(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        (master,) = (await admin.masters()).values()
-        with pytest.raises(RemoteProtocolError, match=REFUSED):
-            async for _ in master.read_halves(Span(0, ENDLESS)):
-                pass
+async def test_half_messages_are_not_read_for_ever(admin: AdminClient) -> None:
+    (master,) = (await admin.masters()).values()
+    with pytest.raises(RemoteProtocolError, match=REFUSED):
+        async for _ in master.read_halves(Span(0, ENDLESS)):
+            pass
 
 
 async def test_a_broker_does_not_choose_how_much_memory_a_list_of_transactions_takes(

@@ -83,22 +83,21 @@ async def test_a_oneway_send_does_not_lose_a_message_in_a_wrong_queue(
     assert cluster.messages("U") == []
 
 
-async def test_searches_by_nothing_are_refused(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        for call, text in (
-            (lambda: admin.query_by_key("T", " "), "key is empty"),
-            (lambda: admin.query_by_key("T", "k", count_max=0), "count_max must be"),
-            (lambda: admin.query_by_key("T", "k", begin_ms=-1), "begin_ms must be"),
-            (lambda: admin.query_by_key("T", "k", end_ms=-1), "end_ms must be"),
-            (lambda: admin.query_by_unique_key("T", ""), "unique_key is empty"),
-            (lambda: admin.view_message("", "T"), "message_id is empty"),
-            (lambda: admin.view_message("id", ""), "topic is empty"),
-            (lambda: admin.topic_stats(""), "topic is empty"),
-            (lambda: admin.consume_stats(""), "the name of the group is empty"),
-            (lambda: admin.committed_offset("", QUEUE_0), "the name of the group is empty"),
-        ):
-            with pytest.raises(InvalidArgument, match=text):
-                await call()
+async def test_searches_by_nothing_are_refused(admin: AdminClient) -> None:
+    for call, text in (
+        (lambda: admin.query_by_key("T", " "), "key is empty"),
+        (lambda: admin.query_by_key("T", "k", count_max=0), "count_max must be"),
+        (lambda: admin.query_by_key("T", "k", begin_ms=-1), "begin_ms must be"),
+        (lambda: admin.query_by_key("T", "k", end_ms=-1), "end_ms must be"),
+        (lambda: admin.query_by_unique_key("T", ""), "unique_key is empty"),
+        (lambda: admin.view_message("", "T"), "message_id is empty"),
+        (lambda: admin.view_message("id", ""), "topic is empty"),
+        (lambda: admin.topic_stats(""), "topic is empty"),
+        (lambda: admin.consume_stats(""), "the name of the group is empty"),
+        (lambda: admin.committed_offset("", QUEUE_0), "the name of the group is empty"),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            await call()
 
 
 async def test_the_lag_in_a_misspelt_topic_is_not_nothing(cluster: MemoryCluster) -> None:

@@ -142,22 +142,21 @@ async def test_a_send_over_a_silent_connection_is_retried_within_its_default_tim
     assert brokers.timeouts_ms[1] > late_sends.ANEW_TIMEOUT_MS
 
 
-async def test_sends_with_the_default_timeout_are_not_hurried(cluster: MemoryCluster) -> None:
+async def test_sends_with_the_default_timeout_are_not_hurried(producer: Producer) -> None:
     """A part of the timeout has passed when they begin."""
-    async with Producer("pg", cluster.namesrv) as producer:
-        begin, paces = LateSends.begin, []
+    begin, paces = LateSends.begin, []
 
-        def noted(self: LateSends, *args: str, timeout_ms: int) -> Flight:
-            flight = begin(self, *args, timeout_ms=timeout_ms)
-            paces.append(flight.pace)
-            return flight
+    def noted(self: LateSends, *args: str, timeout_ms: int) -> Flight:
+        flight = begin(self, *args, timeout_ms=timeout_ms)
+        paces.append(flight.pace)
+        return flight
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LateSends, "begin", noted)
-            await producer.send(Message("T", b"x"))
-            await producer.send(Message("T", b"x"), timeout_ms=1_000)
-        assert paces[0] == 1
-        assert paces[1] == pytest.approx(0.25, abs=0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LateSends, "begin", noted)
+        await producer.send(Message("T", b"x"))
+        await producer.send(Message("T", b"x"), timeout_ms=1_000)
+    assert paces[0] == 1
+    assert paces[1] == pytest.approx(0.25, abs=0.05)
 
 
 @pytest.mark.parametrize("timeout_ms", [400, 1_000, 2_000, 2_699])
@@ -406,16 +405,15 @@ async def group_address(
 
 @pytest.mark.parametrize("timeout_ms", [1_000, 1_900])
 async def test_a_send_over_a_forgotten_connection_succeeds_within_a_short_timeout(
-    cluster: MemoryCluster, group_address: GroupAddress, timeout_ms: int
+    cluster: MemoryCluster, producer: Producer, group_address: GroupAddress, timeout_ms: int
 ) -> None:
     """A load balancer has forgotten the connection: its packets vanish, new connections work."""
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"before"))
-        await group_address.freeze()
-        group_address.broker = cluster.broker
-        await producer.send(Message("T", b"x"), timeout_ms=timeout_ms)
-        assert sorted(one.body for one in cluster.messages("T")) == [b"before", b"x"]
-        assert cluster.broker.requests[SEND] == 2
+    await producer.send(Message("T", b"before"))
+    await group_address.freeze()
+    group_address.broker = cluster.broker
+    await producer.send(Message("T", b"x"), timeout_ms=timeout_ms)
+    assert sorted(one.body for one in cluster.messages("T")) == [b"before", b"x"]
+    assert cluster.broker.requests[SEND] == 2
 
 
 async def test_a_broker_that_stands_still_for_a_moment_gets_each_send_once() -> None:
@@ -487,22 +485,22 @@ async def test_a_client_moves_to_a_new_master_of_the_same_address_without_a_fail
 
 async def test_a_heartbeat_that_waits_behind_other_answers_is_no_silence(
     cluster: MemoryCluster,
+    producer: Producer,
 ) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"before"))
-        assert producer._sender is not None
-        found, address = producer._sender._instance, cluster.broker.address
-        cluster.broker.fail(RequestCode.HEART_BEAT, HANG, times=1_000)
-        assert not await found.answers(address, timeout_ms=20)
-        async with asyncio.TaskGroup() as group:
-            probe = group.create_task(found.answers(address, timeout_ms=200))
-            while not probe.done():
-                await producer.send(Message("T", b"meanwhile"))
-        assert probe.result()
-        assert not await found.answers_anew(address, timeout_ms=20)
-        cluster.broker.clear_faults()
-        assert await found.answers_anew(address, timeout_ms=60_000)
-        assert len(cluster.broker.producers["pg"]) == 1
+    await producer.send(Message("T", b"before"))
+    assert producer._sender is not None
+    found, address = producer._sender._instance, cluster.broker.address
+    cluster.broker.fail(RequestCode.HEART_BEAT, HANG, times=1_000)
+    assert not await found.answers(address, timeout_ms=20)
+    async with asyncio.TaskGroup() as group:
+        probe = group.create_task(found.answers(address, timeout_ms=200))
+        while not probe.done():
+            await producer.send(Message("T", b"meanwhile"))
+    assert probe.result()
+    assert not await found.answers_anew(address, timeout_ms=20)
+    cluster.broker.clear_faults()
+    assert await found.answers_anew(address, timeout_ms=60_000)
+    assert len(cluster.broker.producers["pg"]) == 1
 
 
 async def _failure(producer: Producer, queue: MessageQueue) -> SendFailed:

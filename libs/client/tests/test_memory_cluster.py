@@ -48,13 +48,12 @@ async def test_topics_are_created_changed_and_deleted(pair: MemoryCluster) -> No
         assert [one.max_offset for one in (await admin.topic_stats("New")).values()] == [0, 0]
 
 
-async def test_a_topic_has_as_many_read_as_write_queues(cluster: MemoryCluster) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        (master,) = (await admin.masters()).values()
-        config = (await master.topics())["T"]
-        config.write_queue_nums += 1
-        with pytest.raises(ServerError, match="as many read queues as write queues"):
-            await admin.put_topic(config, [master])
+async def test_a_topic_has_as_many_read_as_write_queues(admin: AdminClient) -> None:
+    (master,) = (await admin.masters()).values()
+    config = (await master.topics())["T"]
+    config.write_queue_nums += 1
+    with pytest.raises(ServerError, match="as many read queues as write queues"):
+        await admin.put_topic(config, [master])
 
 
 async def test_groups_are_created_and_deleted(cluster: MemoryCluster) -> None:

@@ -80,16 +80,15 @@ async def test_wrong_delivery_times_are_refused(cluster: MemoryCluster, message:
     assert not cluster.broker.requests[SEND]
 
 
-async def test_a_recall_names_the_message_and_where_it_waits(cluster: MemoryCluster) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        sent = await producer.send(Message("T", b"later", delay_level=3))
-        with pytest.raises(RequestCodeNotSupported, match="370"):  # as RocketMQ 4.x
-            await producer.recall(sent)
-        nowhere = msgspec.structs.replace(sent, queue=MessageQueue("T", "nobody", 0))
-        with pytest.raises(BrokerMissing, match="nobody"):
-            await producer.recall(nowhere)
-        with pytest.raises(InvalidArgument, match="sent must be the SendResult of a send"):
-            await producer.recall(sent.message_id)  # type: ignore[arg-type]
+async def test_a_recall_names_the_message_and_where_it_waits(producer: Producer) -> None:
+    sent = await producer.send(Message("T", b"later", delay_level=3))
+    with pytest.raises(RequestCodeNotSupported, match="370"):  # as RocketMQ 4.x
+        await producer.recall(sent)
+    nowhere = msgspec.structs.replace(sent, queue=MessageQueue("T", "nobody", 0))
+    with pytest.raises(BrokerMissing, match="nobody"):
+        await producer.recall(nowhere)
+    with pytest.raises(InvalidArgument, match="sent must be the SendResult of a send"):
+        await producer.recall(sent.message_id)  # type: ignore[arg-type]
 
 
 async def test_brokers_know_a_producer_before_start_returns(cluster: MemoryCluster) -> None:
@@ -206,11 +205,10 @@ async def test_messages_that_no_broker_takes_are_refused(
     ],
 )
 async def test_batches_that_no_broker_takes_are_refused(
-    cluster: MemoryCluster, messages: list[Message], text: str
+    producer: Producer, messages: list[Message], text: str
 ) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match=text):
-            await producer.send_batch(messages)
+    with pytest.raises(InvalidArgument, match=text):
+        await producer.send_batch(messages)
 
 
 @pytest.mark.parametrize("size", [4096, 40_000])
@@ -261,13 +259,12 @@ async def test_clients_of_one_name_share_their_connections(cluster: MemoryCluste
 
 
 async def test_a_client_is_of_no_use_after_a_fork(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "getpid", lambda: -1)
-            with pytest.raises(ClientStateError, match="fork"):
-                await producer.send(Message("T", b"x"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ClientStateError, match="fork"):
+            await producer.send(Message("T", b"x"))
 
 
 async def test_sends_beyond_the_bound_wait_for_their_turn(cluster: MemoryCluster) -> None:

@@ -230,12 +230,13 @@ def test_a_message_without_a_cluster_cannot_be_replied_to() -> None:
     assert caught.value.code == 10007
 
 
-async def test_a_plain_message_cannot_be_replied_to(cluster: MemoryCluster) -> None:
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"))
-        (stored,) = cluster.messages("T")
-        with pytest.raises(NotARequest, match="no property CORRELATION_ID"):
-            await producer.reply(stored, b"x")
+async def test_a_plain_message_cannot_be_replied_to(
+    cluster: MemoryCluster, producer: Producer
+) -> None:
+    await producer.send(Message("T", b"x"))
+    (stored,) = cluster.messages("T")
+    with pytest.raises(NotARequest, match="no property CORRELATION_ID"):
+        await producer.reply(stored, b"x")
 
 
 # -- replies to nobody --------------------------------------------------------------------------

@@ -120,16 +120,15 @@ async def test_messages(cluster: MemoryCluster, message: Any, named: str) -> Non
     assert not cluster.broker.requests[RequestCode.SEND_BATCH_MESSAGE]
 
 
-async def test_lists_of_messages(cluster: MemoryCluster) -> None:
+async def test_lists_of_messages(producer: Producer) -> None:
     message = Message("T", b"x")
-    async with Producer("pg", cluster.namesrv) as producer:
-        for wrong in (message, (it for it in [message]), "text"):
-            await refuses_each(
-                producer,
-                (lambda it, wrong=wrong: it.send_batch(wrong), "must be a list of Message"),
-            )
-        refuses(lambda: list(producer.split_batch(message)), "must be a list")  # type: ignore[arg-type]
-        refuses(lambda: list(producer.split_batch([Message("T", b"x", tag=LONE)])), "lone")
+    for wrong in (message, (it for it in [message]), "text"):
+        await refuses_each(
+            producer,
+            (lambda it, wrong=wrong: it.send_batch(wrong), "must be a list of Message"),
+        )
+    refuses(lambda: list(producer.split_batch(message)), "must be a list")  # type: ignore[arg-type]
+    refuses(lambda: list(producer.split_batch([Message("T", b"x", tag=LONE)])), "lone")
 
 
 # -- calls ------------------------------------------------------------------------------------
@@ -314,9 +313,8 @@ async def test_arguments_of_admin_calls(cluster: MemoryCluster, call: Any, named
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "", None, 7])
-async def test_the_address_of_a_broker(cluster: MemoryCluster, address: Any) -> None:
-    async with AdminClient(cluster.namesrv) as admin:
-        refuses(lambda: admin.broker(address), "address must be host:port")
+async def test_the_address_of_a_broker(admin: AdminClient, address: Any) -> None:
+    refuses(lambda: admin.broker(address), "address must be host:port")
 
 
 @pytest.mark.parametrize(
