@@ -4,8 +4,14 @@
 from enum import IntEnum, StrEnum
 from typing import Final, TypeAlias
 
+import msgspec
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Objects whose bytes can be sliced, sent or hashed without a copy."""
+
+
+class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Base of the headers of requests and answers; their fields have Java's names on the wire."""
 
 
 _NUMBER_TYPES: Final = frozenset("bcdoxXneEfFgG%")

@@ -5,10 +5,10 @@ All fields are optional on the wire: a request that lacks a field is answered wi
 failed change instead of being rejected as malformed.
 """
 
-import msgspec
+from cometmq.remoting.types import Header
 
 
-class UpdateAndCreateAclConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class UpdateAndCreateAclConfig(Header, frozen=True):
     """Create or change an account; permissions are comma-separated `NAME=PUB|SUB`."""
 
     access_key: str | None = None
@@ -21,13 +21,13 @@ class UpdateAndCreateAclConfig(msgspec.Struct, frozen=True, gc=False, rename="ca
     group_perms: str | None = None
 
 
-class DeleteAclConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DeleteAclConfig(Header, frozen=True):
     """Delete an account."""
 
     access_key: str | None = None
 
 
-class GetBrokerClusterAclInfoReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetBrokerClusterAclInfoReply(Header, frozen=True):
     """The versions of a broker's access control files, each as JSON text."""
 
     broker_name: str
@@ -37,7 +37,7 @@ class GetBrokerClusterAclInfoReply(msgspec.Struct, frozen=True, gc=False, rename
     all_acl_file_version: str | None = None
 
 
-class UpdateGlobalWhiteAddrsConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class UpdateGlobalWhiteAddrsConfig(Header, frozen=True):
     """Replace the list of addresses that need no account."""
 
     global_white_addrs: str | None = None

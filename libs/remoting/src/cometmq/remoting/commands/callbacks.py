@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers of the requests that a broker sends to its clients."""
 
-import msgspec
-
 from cometmq.remoting.integers import Int64
+from cometmq.remoting.types import Header
 
 
-class NotifyConsumerIdsChanged(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class NotifyConsumerIdsChanged(Header, frozen=True):
     """Notify a consumer that its group has gained or lost a member."""
 
     consumer_group: str
 
 
-class ResetConsumerClientOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ResetConsumerClientOffset(Header, frozen=True):
     """Make a consumer continue from the offsets in the body."""
 
     topic: str
@@ -21,7 +20,7 @@ class ResetConsumerClientOffset(msgspec.Struct, frozen=True, gc=False, rename="c
     is_force: bool
 
 
-class GetConsumerStatusFromClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetConsumerStatusFromClient(Header, frozen=True):
     """Ask a consumer for its offsets in a topic."""
 
     topic: str
@@ -29,7 +28,7 @@ class GetConsumerStatusFromClient(msgspec.Struct, frozen=True, gc=False, rename=
     client_addr: str | None = None
 
 
-class GetConsumerRunningInfo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetConsumerRunningInfo(Header, frozen=True):
     """Ask a consumer for its running info; brokers forward the request to the client."""
 
     consumer_group: str
@@ -37,7 +36,7 @@ class GetConsumerRunningInfo(msgspec.Struct, frozen=True, gc=False, rename="came
     jstack_enable: bool = False
 
 
-class ConsumeMessageDirectly(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ConsumeMessageDirectly(Header, frozen=True):
     """Make one consumer process one message now; brokers forward the request."""
 
     consumer_group: str

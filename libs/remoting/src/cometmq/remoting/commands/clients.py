@@ -4,9 +4,10 @@
 import msgspec
 
 from cometmq.remoting.integers import Int32
+from cometmq.remoting.types import Header
 
 
-class UnregisterClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class UnregisterClient(Header, frozen=True):
     """Remove a client from its producer or consumer group."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -14,19 +15,19 @@ class UnregisterClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     consumer_group: str | None = None
 
 
-class GetConsumerListByGroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetConsumerListByGroup(Header, frozen=True):
     """Ask for the clients of a consumer group, to divide the queues among them."""
 
     consumer_group: str
 
 
-class DisconnectClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DisconnectClient(Header, frozen=True):
     """Close the connections of a client; its library connects again by itself."""
 
     client_id: str
 
 
-class DisconnectClientReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DisconnectClientReply(Header, frozen=True):
     """How many connections were closed."""
 
     count: Int32

@@ -4,9 +4,10 @@
 import msgspec
 
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 
-class PutKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PutKvConfig(Header, frozen=True):
     """Set one value in a namespace."""
 
     namespace: str
@@ -14,27 +15,27 @@ class PutKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     value: str
 
 
-class GetKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetKvConfig(Header, frozen=True):
     """Read one value from a namespace."""
 
     namespace: str
     key: str
 
 
-class GetKvConfigReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetKvConfigReply(Header, frozen=True):
     """The value found."""
 
     value: str | None = None
 
 
-class DeleteKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DeleteKvConfig(Header, frozen=True):
     """Delete one value from a namespace."""
 
     namespace: str
     key: str
 
 
-class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class RegisterBroker(Header, frozen=True):
     """Register a broker and its topics; a `body_crc32` of 0 means that the body is not checked.
 
     Members of a broker group with failover add the epoch of their role, and a proof that they know
@@ -53,14 +54,14 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     group_proof: str | None = None
 
 
-class RegisterBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class RegisterBrokerReply(Header, frozen=True):
     """The addresses that a slave uses to find its master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
-class UnregisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class UnregisterBroker(Header, frozen=True):
     """Remove a broker from the routes; members of a group with a key add a proof."""
 
     broker_name: str
@@ -71,57 +72,57 @@ class UnregisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     group_proof: str | None = None
 
 
-class GetRouteinfoByTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetRouteinfoByTopic(Header, frozen=True):
     """Ask which brokers hold a topic."""
 
     topic: str
     accept_standard_json_only: bool = False
 
 
-class WipeWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class WipeWritePermOfBroker(Header, frozen=True):
     """Remove the write permission from all topics of a broker."""
 
     broker_name: str
 
 
-class WipeWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class WipeWritePermOfBrokerReply(Header, frozen=True):
     """The number of topics that lost the permission."""
 
     wipe_topic_count: Int32
 
 
-class AddWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class AddWritePermOfBroker(Header, frozen=True):
     """Restore write permission on all topics of a broker."""
 
     broker_name: str
 
 
-class AddWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class AddWritePermOfBrokerReply(Header, frozen=True):
     """The number of topics that regained the permission."""
 
     add_topic_count: Int32
 
 
-class DeleteTopicInNamesrv(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DeleteTopicInNamesrv(Header, frozen=True):
     """Remove a topic from the routes of one cluster or of all clusters."""
 
     topic: str
     cluster_name: str | None = None
 
 
-class GetKvlistByNamespace(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetKvlistByNamespace(Header, frozen=True):
     """Read all values in a namespace."""
 
     namespace: str
 
 
-class GetTopicsByCluster(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetTopicsByCluster(Header, frozen=True):
     """Ask for the topics of a cluster."""
 
     cluster: str
 
 
-class QueryDataVersion(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class QueryDataVersion(Header, frozen=True):
     """Ask whether the name server has the current version of the broker's topics."""
 
     broker_name: str
@@ -130,7 +131,7 @@ class QueryDataVersion(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     broker_id: Int64
 
 
-class QueryDataVersionReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class QueryDataVersionReply(Header, frozen=True):
     """Whether the broker must register again."""
 
     changed: bool

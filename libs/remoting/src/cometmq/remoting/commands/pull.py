@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers for pulling messages."""
 
-import msgspec
-
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 
-class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PullMessage(Header, frozen=True):
     """Read messages from one queue, starting at an offset; optionally wait for the first one."""
 
     consumer_group: str
@@ -23,7 +22,7 @@ class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     max_msg_bytes: Int32 | None = None
 
 
-class PullMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PullMessageReply(Header, frozen=True):
     """The next offset to pull, and the broker of the group to pull from."""
 
     suggest_which_broker_id: Int64

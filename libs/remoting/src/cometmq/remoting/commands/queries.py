@@ -4,9 +4,10 @@
 import msgspec
 
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 
-class QueryMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class QueryMessage(Header, frozen=True):
     """Find messages of a topic by key and store time.
 
     Compatibility: the ext field `_UNIQUE_KEY_QUERY` marks a query for a unique key.
@@ -20,21 +21,21 @@ class QueryMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     unique_key_query: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
 
 
-class QueryMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class QueryMessageReply(Header, frozen=True):
     """The newest store time and offset that the index covers."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
 
 
-class ViewMessageById(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ViewMessageById(Header, frozen=True):
     """Read the record at a commit log offset."""
 
     offset: Int64
     topic: str | None = None
 
 
-class QueryConsumeQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class QueryConsumeQueue(Header, frozen=True):
     """Read consume queue entries, and whether each one passes a group's filter."""
 
     topic: str

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers that carry a reply from the replier to the broker, and from there to the requester."""
 
-import msgspec
-
 from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 
-class SendReplyMessage(SendMessage, frozen=True, gc=False, rename="camel"):
+class SendReplyMessage(SendMessage, frozen=True):
     """Send the broker a reply to a message."""
 
 
-class SendReplyMessageV2(SendMessageV2, frozen=True, gc=False):
+class SendReplyMessageV2(SendMessageV2, frozen=True):
     """SendReplyMessage with one-letter names on the wire."""
 
 
-class SendReplyMessageReply(SendMessageReply, frozen=True, gc=False, rename="camel"):
+class SendReplyMessageReply(SendMessageReply, frozen=True):
     """Id and offset of the reply if it was stored as well, otherwise "0" and 0."""
 
 
-class PushReplyMessageToClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PushReplyMessageToClient(Header, frozen=True):
     """Push a reply to the client that is waiting for it; hosts have the form `ip:port`."""
 
     producer_group: str

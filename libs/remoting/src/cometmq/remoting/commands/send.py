@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 _SHORT_NAMES: Final = {
     "producer_group": "a",
@@ -24,7 +25,7 @@ _SHORT_NAMES: Final = {
 }
 
 
-class SendMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class SendMessage(Header, frozen=True):
     """Store one message; a negative queue id lets the broker choose the queue."""
 
     producer_group: str
@@ -60,7 +61,7 @@ class SendMessageV2(msgspec.Struct, frozen=True, gc=False, rename=_SHORT_NAMES):
     batch: bool = False
 
 
-class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class SendMessageReply(Header, frozen=True):
     """The position of the message; for a batch, comma-separated ids and the first queue offset."""
 
     msg_id: str
@@ -69,7 +70,7 @@ class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     transaction_id: str | None = None
 
 
-class ConsumerSendMsgBack(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ConsumerSendMsgBack(Header, frozen=True):
     """Return a message that could not be consumed, so that it is redelivered to its group later.
 
     A delay level of 0 lets the broker choose; a negative one means the dead-letter queue.
@@ -84,7 +85,7 @@ class ConsumerSendMsgBack(msgspec.Struct, frozen=True, gc=False, rename="camel")
     max_reconsume_times: Int32 | None = None
 
 
-class RecallMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class RecallMessage(Header, frozen=True):
     """Drop a delayed message that still waits; see `message/recall_handle.py`."""
 
     topic: str
@@ -92,7 +93,7 @@ class RecallMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     producer_group: str | None = None
 
 
-class RecallMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class RecallMessageReply(Header, frozen=True):
     """The unique key of the message that will not be delivered."""
 
     msg_id: str

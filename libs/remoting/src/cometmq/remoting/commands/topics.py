@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers for the administration of a broker's topics and consumer groups."""
 
-import msgspec
-
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 
-class UpdateAndCreateTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class UpdateAndCreateTopic(Header, frozen=True):
     """Create or change a topic."""
 
     topic: str
@@ -21,19 +20,19 @@ class UpdateAndCreateTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"
     force: bool | None = None
 
 
-class GetTopicStatsInfo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetTopicStatsInfo(Header, frozen=True):
     """Ask for the offsets and last store times of a topic's queues."""
 
     topic: str
 
 
-class DeleteTopicInBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DeleteTopicInBroker(Header, frozen=True):
     """Delete a topic from a broker."""
 
     topic: str
 
 
-class TrimQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class TrimQueue(Header, frozen=True):
     """Delete the messages of a queue before an offset, or, as a dry run, only count them."""
 
     topic: str
@@ -42,7 +41,7 @@ class TrimQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     dry_run: bool = False
 
 
-class TrimQueueReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class TrimQueueReply(Header, frozen=True):
     """The messages that a trim has deleted, or would delete."""
 
     min_offset: Int64
@@ -52,13 +51,13 @@ class TrimQueueReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The size of the messages in bytes; that of many messages is estimated."""
 
 
-class GetTopicConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetTopicConfig(Header, frozen=True):
     """Ask for the settings of one topic (5.x)."""
 
     topic: str
 
 
-class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class DeleteSubscriptiongroup(Header, frozen=True):
     """Delete a consumer group and, optionally, its offsets."""
 
     group_name: str
@@ -72,7 +71,7 @@ class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="cam
         return self.remove_offset or bool(self.clean_offset)
 
 
-class GetSubscriptiongroupConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class GetSubscriptiongroupConfig(Header, frozen=True):
     """Ask for the settings of one consumer group (5.x)."""
 
     group: str

@@ -5,12 +5,11 @@
 when to ask a producer; here the txn-checker decides and instructs the broker.
 """
 
-import msgspec
-
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Header
 
 
-class EndTransaction(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class EndTransaction(Header, frozen=True):
     """Commit (8) or roll back (12) a half message, or leave it open (0)."""
 
     producer_group: str
@@ -23,7 +22,7 @@ class EndTransaction(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     topic: str | None = None
 
 
-class CheckTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class CheckTransactionState(Header, frozen=True):
     """Ask a producer how the transaction of a half message ended."""
 
     tran_state_table_offset: Int64
@@ -33,13 +32,13 @@ class CheckTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel
     offset_msg_id: str | None = None
 
 
-class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ResumeCheckHalfMessage(Header, frozen=True):
     """Make the broker resume checking a half message that it had set aside."""
 
     msg_id: str | None = None
 
 
-class AskTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class AskTransactionState(Header, frozen=True):
     """Make the broker ask a producer in the half message's group how the transaction ended."""
 
     commit_log_offset: Int64
@@ -47,14 +46,14 @@ class AskTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel")
     """The half message's offset in its queue."""
 
 
-class AskTransactionStateReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class AskTransactionStateReply(Header, frozen=True):
     """Whether the half message is still open, and which producer was asked."""
 
     is_ended: bool = False
     producer_address: str | None = None
 
 
-class SetTransactionAside(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class SetTransactionAside(Header, frozen=True):
     """Make the broker set aside a half message whose outcome no producer knows."""
 
     commit_log_offset: Int64

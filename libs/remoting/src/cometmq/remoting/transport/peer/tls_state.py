@@ -39,20 +39,6 @@ HOST_MIN: Final = 16
 """A host may have incomplete handshakes on a quarter of the connections, or this many."""
 
 
-class Handshake:
-    """The state of one incomplete handshake."""
-
-    __slots__ = ("begun_ms", "is_due", "received_bytes", "waiting")
-
-    def __init__(self, begun_ms: int) -> None:
-        self.begun_ms = begun_ms
-        self.received_bytes = 0
-        self.waiting = b""
-        """Received bytes that wait for a turn."""
-        self.is_due = False
-        """Whether the connection has its turn now, in which the waiting bytes are processed."""
-
-
 class TlsState:
     """The TLS of a server's connection; it is dropped if the first bytes are not TLS."""
 
@@ -64,7 +50,10 @@ class TlsState:
         self._gate: TlsGate | None = gate
         self._transport = transport
         self._refusal = ""
-        self._handshake: Handshake | None = None
+        self._begun_ms: int | None = None  # of a handshake that is not complete
+        self._received_bytes = 0
+        self._waiting = b""  # received bytes that wait for a turn
+        self._is_due = False  # whether the waiting bytes are processed now
         self.pipe: Pipe | None = None
         self.is_plain = False
         """Whether the connection is admitted without TLS."""
@@ -77,8 +66,8 @@ class TlsState:
             return b""
         if not self.is_sealed:
             return data
-        if self._handshake is not None:
-            return self._shake(self._handshake, data)
+        if self._begun_ms is not None:
+            return self._shake(data)
         assert self.pipe is not None
         return self._decrypt(self.pipe, data)
 
@@ -132,32 +121,32 @@ class TlsState:
         if counts[host] >= max(self._hub.places.connections_max // HOST_SHARE, HOST_MIN):
             raise RemoteProtocolError("too many incomplete TLS handshakes from this host")
         counts[host] += 1
-        self._handshake = Handshake(self._hub.now_ms())
+        self._begun_ms = self._hub.now_ms()
         self.is_sealed = True
 
     def end_handshake(self) -> None:
         """Forget a handshake that is complete, or whose connection has ended."""
-        if self._handshake is not None:
+        if self._begun_ms is not None:
             assert self._hub.tls is not None
             counts, host = self._hub.tls.handshakes, host_of(self._peer)
-            self._handshake = None
+            self._begun_ms = None
             counts[host] -= 1
             if not counts[host]:
                 del counts[host]
 
-    def _shake(self, handshake: Handshake, data: bytes) -> bytes:
+    def _shake(self, data: bytes) -> bytes:
         """Continue the handshake now, or let the bytes wait for a later turn of the loop."""
         turns = self._hub.turns
-        handshake.received_bytes += len(data)
-        if handshake.received_bytes > HANDSHAKE_BYTES_MAX:
+        self._received_bytes += len(data)
+        if self._received_bytes > HANDSHAKE_BYTES_MAX:
             raise RemoteProtocolError(
                 f"the TLS handshake has more than {HANDSHAKE_BYTES_MAX} bytes"
             )
-        if handshake.waiting or not (handshake.is_due or turns.may_shake):
-            if not handshake.waiting:
+        if self._waiting or not (self._is_due or turns.may_shake):
+            if not self._waiting:
                 turns.add(HANDSHAKES, self._peer, self.shake_on)
                 self._peer.reading.pause(HANDSHAKE)
-            handshake.waiting += data
+            self._waiting += data
             return b""
         assert self.pipe is not None
         begun = monotonic()
@@ -170,24 +159,23 @@ class TlsState:
 
     def shake_on(self) -> None:
         """Continue the handshake with the bytes that have waited."""
-        peer, handshake = self._peer, self._handshake
-        if handshake is None or not peer.is_open:
+        peer = self._peer
+        if self._begun_ms is None or not peer.is_open:
             return
-        data, handshake.waiting = handshake.waiting, b""
-        handshake.received_bytes -= len(data)
-        handshake.begun_ms = self._hub.now_ms()
+        data, self._waiting = self._waiting, b""
+        self._received_bytes -= len(data)
+        self._begun_ms = self._hub.now_ms()
         peer.reading.pauses &= ~HANDSHAKE
         peer.reading.resume()
-        handshake.is_due = True
+        self._is_due = True
         peer.data_received(data)
-        handshake.is_due = False
+        self._is_due = False
 
     def is_late(self, now_ms: int) -> bool:
         """Return whether the handshake has taken too long."""
-        handshake = self._handshake
-        if handshake is None or handshake.waiting:
+        if self._begun_ms is None or self._waiting:
             return False
-        return now_ms - handshake.begun_ms > HANDSHAKE_TIMEOUT_MS
+        return now_ms - self._begun_ms > HANDSHAKE_TIMEOUT_MS
 
     def _decrypt(self, pipe: Pipe, data: bytes) -> bytes:
         try:
