@@ -26,7 +26,7 @@ from cometmq.cli.output import (
     print_notes,
 )
 from cometmq.cli.say import say
-from cometmq.cli.views import add_view
+from cometmq.cli.verbs.views import add_view
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.insight.changes.change import Plan

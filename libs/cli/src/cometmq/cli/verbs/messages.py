@@ -21,7 +21,7 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.say import say
-from cometmq.cli.views import add_view
+from cometmq.cli.verbs.views import add_view
 from cometmq.client.admin import AdminClient, MessageTrack
 from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic

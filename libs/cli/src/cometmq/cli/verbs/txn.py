@@ -16,7 +16,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
 from cometmq.cli.lazy import App
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.cli.say import say
-from cometmq.cli.views import add_view
+from cometmq.cli.verbs.views import add_view
 from cometmq.client.admin import AdminClient
 from cometmq.insight.changes.messages import CheckTransaction, ResolveTransaction
 from cometmq.insight.transactions import facts_of, find_transaction
