@@ -98,7 +98,7 @@ class Broker:
 
 
 def test_all_brokers_are_asked_whichever_fail(capsys):
-    gone, slow = ConnectFailed("gone"), RequestTimeout("slow")
+    gone, slow = ConnectFailed("gone"), RequestTimeout("z:1: slow")
     brokers: list[Any] = [Broker("x:1"), Broker("y:1", gone), Broker("z:1", slow)]
     answers, failed = asyncio.run(ask_each(brokers, Broker.facts))
     assert answers == {"x:1": {"a": "b"}}
@@ -106,3 +106,32 @@ def test_all_brokers_are_asked_whichever_fail(capsys):
         Reply(failed=failed).print(as_json=False)
     assert caught.value.exit_code == 1
     assert capsys.readouterr().err == "cometmq: y:1: gone\ncometmq: z:1: slow\n"
+
+
+class Cluster:
+    """The answers of an admin client about one master and one slave."""
+
+    def broker(self, address):
+        return Broker(address)
+
+    async def masters(self, cluster):
+        return {"a": Broker("m:1")}
+
+    async def broker_groups(self, cluster):
+        return {"a": {0: Broker("m:1"), 1: Broker("s:1")}}
+
+
+@pytest.mark.parametrize(
+    ("broker", "with_slaves", "asked"),
+    [
+        (None, False, {"m:1"}),
+        (None, True, {"m:1", "s:1"}),
+        ("x:1", True, {"x:1"}),
+    ],
+)
+def test_slaves_are_asked_when_a_command_wants_them(broker, with_slaves, asked):
+    target = Target(broker=broker, cluster=None if broker else "c")
+    admin: Any = Cluster()
+    facts: Any = Broker.facts
+    answers, _ = asyncio.run(target.ask(admin, facts, with_slaves=with_slaves))
+    assert answers.keys() == asked
