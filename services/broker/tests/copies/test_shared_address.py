@@ -131,7 +131,7 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
         def reset(self) -> None:
             closed.append(self.name)
 
-    clients: Any = [Connection("a"), Connection("b")]
+    clients: list[Any] = [Connection("a"), Connection("b")]
     away = watchdog.StaleClients(
         lambda: clients,
         lambda one: isinstance(one, Connection) and one.name in busy,

@@ -80,10 +80,12 @@ class Client:
 
 
 class Rig:
+    client: Any
     leader: Any
 
     def __init__(self, *outcomes: Response | Exception, is_master: bool = True) -> None:
-        self.client: Any = cast("Any", Client(*outcomes))
+        client: Any = Client(*outcomes)
+        self.client = client
         self.changes = 0
         self.may_read_copy = True
         self.now_ms = 0
@@ -95,7 +97,7 @@ class Rig:
             now_ms=self._now,
         )
         self.diversion = Diversion(
-            self.client, self.permission, epoch_seen=self.epochs_seen.append, now_ms=self._now
+            client, self.permission, epoch_seen=self.epochs_seen.append, now_ms=self._now
         )
         self.leader = Leader()
         self.permission.confirmation = self.leader if is_master else None
