@@ -150,16 +150,17 @@ class StoreDriver:
                     self._loop.call_soon(self._commit_some)
             while self._writer.appender.staged_bytes > STAGED_BYTES_MAX:
                 yield
-                self._commit_some()
+                self._commit_some(is_waiting=False)
             while self.store.upkeep.indexing.add_more():
                 yield
 
-    def _commit_some(self) -> None:
+    def _commit_some(self, *, is_waiting: bool = True) -> None:
         """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones.
 
-        While a large batch is being placed, `put_large` commits them after its last step.
+        While a large batch is being placed, they wait for `put_large`, which commits them after its
+        last step. It does not wait itself: the steps of the next batch may be queued behind it.
         """
-        if self._writer.placing is not None:
+        if is_waiting and self._writer.placing is not None:
             return
         self.commit(bytes_max=COMMIT_BYTES_MAX)
         if self._writer.appender.staged_count and not self.is_scheduled:
