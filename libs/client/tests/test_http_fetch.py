@@ -46,11 +46,19 @@ def server(*answers, trickled=b""):
         assert not thread.is_alive()
 
 
-def test_a_server_that_sends_a_byte_at_a_time_is_given_up():
+@pytest.mark.parametrize(("head", "trickled"), [(HEAD, b"x" * 1000), (b"", HEAD * 20)])
+def test_a_server_that_sends_a_byte_at_a_time_is_given_up(head, trickled):
     began_s = monotonic()
-    with server(HEAD, trickled=b"x" * 1000) as url, pytest.raises(OSError, match="no whole answer"):
+    with server(head, trickled=trickled) as url, pytest.raises(OSError, match="no whole answer"):
         fetch(url, timeout_s=TIMEOUT_S, bytes_max=4096)
     assert monotonic() - began_s < 20
+
+
+def test_redirects_share_the_time():
+    with server(HEAD, trickled=b"x" * 1000) as last:
+        moved = f"HTTP/1.1 302 Found\r\nLocation: {last}\r\nContent-Length: 0\r\n\r\n".encode()
+        with server(moved) as first, pytest.raises(OSError, match="no whole answer"):
+            fetch(first, timeout_s=TIMEOUT_S, bytes_max=4096)
 
 
 def test_the_body_is_returned_up_to_the_limit():

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from cometmq.broker.copies.gate.diversion import NOT_SERVED, Diversion, Gate
 from cometmq.broker.copies.gate.permission import Permission

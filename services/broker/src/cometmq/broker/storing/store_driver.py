@@ -147,21 +147,20 @@ class StoreDriver:
                 # own, because both together take twice as long.
                 self.is_scheduled = bool(self._writer.appender.staged_count)
                 if self.is_scheduled:
-                    self._loop.call_soon(self._commit_some)
+                    self._loop.call_soon(self._commit_in_turn)
             while self._writer.appender.staged_bytes > STAGED_BYTES_MAX:
                 yield
-                self._commit_some(is_waiting=False)
+                self._commit_some()
             while self.store.upkeep.indexing.add_more():
                 yield
 
-    def _commit_some(self, *, is_waiting: bool = True) -> None:
-        """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones.
+    def _commit_in_turn(self) -> None:
+        if self._writer.placing is None:
+            self._commit_some()
+        # otherwise `put_large` commits what has been staged, after its last step
 
-        While a large batch is being placed, they wait for `put_large`, which commits them after its
-        last step. It does not wait itself: the steps of the next batch may be queued behind it.
-        """
-        if is_waiting and self._writer.placing is not None:
-            return
+    def _commit_some(self) -> None:
+        """Commit the oldest puts, up to COMMIT_BYTES_MAX; schedule the commit of further ones."""
         self.commit(bytes_max=COMMIT_BYTES_MAX)
         if self._writer.appender.staged_count and not self.is_scheduled:
             self._schedule()
@@ -327,7 +326,7 @@ class StoreDriver:
         if count == 1 and self._writer.placing is None:
             self.commit()
         elif count:
-            self._loop.call_soon(self._commit_some)
+            self._loop.call_soon(self._commit_in_turn)
         else:
             self.is_scheduled = False
 
@@ -337,7 +336,7 @@ class StoreDriver:
             self._staged_s = time.perf_counter()
             # The loop first serves the other sockets that are readable now, so that their messages
             # share this commit.
-            self._loop.call_soon(self._commit_some)
+            self._loop.call_soon(self._commit_in_turn)
         # Nothing else bounds what one turn stages.
         elif not self._is_committing:
             staged_bytes = self._writer.appender.staged_bytes
