@@ -25,6 +25,7 @@ from cometmq.txn_checker.ledger import FOLDERS, REDO_LOG, Ledger
 from cometmq.txn_checker.tables import Entry, State
 
 DIFFERENCES_MAX: Final = 1_000
+NO_END: Final = "is ended in the table, but by no op message"
 _COPY_ATTEMPTS: Final = 10
 
 
@@ -106,7 +107,7 @@ async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verifica
 async def _compare(
     ledger: Ledger, master: BrokerAdmin, ops: Span, examined: int, found: Verification
 ) -> None:
-    begin, end = max(examined, ledger.halves.begin), ledger.halves.next
+    begin, end = examined, ledger.halves.next
     is_ended, is_known = bytearray(max(0, end - begin)), bytearray(max(0, end - begin))
     async for it in master.read_ends(ops):
         if begin <= it.half_offset < end:
@@ -115,10 +116,13 @@ async def _compare(
             is_known[index] |= it.op_offset < ledger.ops.next
     async for message in master.read_halves(Span(begin, end)):
         index = message.offset - begin
-        entry = ledger.halves.entry(message.offset)
-        difference = _difference(
-            message, entry, is_ended=bool(is_ended[index]), is_known=bool(is_known[index])
-        )
+        if message.offset < ledger.halves.begin:  # the table has forgotten it, as one that is ended
+            difference = None if is_ended[index] else NO_END
+        else:
+            entry = ledger.halves.entry(message.offset)
+            difference = _difference(
+                message, entry, is_ended=bool(is_ended[index]), is_known=bool(is_known[index])
+            )
         if difference:
             found.note(f"half {message.offset}: {difference}")
 
@@ -141,7 +145,7 @@ def _difference(
     if entry.state == State.PREPARED and is_known:
         return "is ended by an op message, but open in the table"
     if entry.state != State.PREPARED and not is_ended:
-        return "is ended in the table, but by no op message"
+        return NO_END
     return None
 
 
