@@ -2,7 +2,8 @@
 """Counts the mass of the repository: `make mass` prints it and lowers the limits.
 
 Source is what users run (`src` folders and Rust, without tests and generated code); tests are
-everything that only we run: test folders, helpers, programs of compatibility and load.
+everything that only we run: folders and modules of tests, fuzz targets, helpers, programs of
+compatibility and load.
 """
 
 import ast
@@ -40,8 +41,11 @@ def mass() -> dict[str, int]:
         if not name.endswith((".py", ".rs", ".pyi")):
             continue
         text = path.read_text(encoding="utf-8")
+        if name.endswith(".rs"):  # their tests stand at the end of a file
+            text, _, tests = text.partition("\n#[cfg(test)]\nmod tests {")
+            found["lines of tests"] += tests.count("\n") + bool(tests)
         lines = text.count("\n")
-        if name.startswith("tests/") or re.search(r"/tests?/|(^|/)(test_|conftest)", name):
+        if name.startswith("tests/") or re.search(r"/(tests?|fuzz)/|(^|/)(test_|conftest)", name):
             found["lines of tests"] += lines
         elif member := MEMBER.match(name):
             if "/src/" not in name and "/rust/" not in name:
