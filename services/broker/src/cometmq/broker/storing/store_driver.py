@@ -11,7 +11,7 @@ Hot path: `put` is one call and one test per message; everything else is done pe
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -111,16 +111,17 @@ class StoreDriver:
 
     def delete_topic(self, topic: str) -> asyncio.Future[PutResult]:
         """Delete a topic's queues, in all copies by a record (mark); return its outcome."""
-        return self._mark(partial(self.store.delete_topic, topic))
+        self.commit()
+        stored: asyncio.Future[PutResult] = self._loop.create_future()
+        self._note_commit(self.store.delete_topic(topic, stored.set_result), time.perf_counter())
+        return stored
 
     def trim_queue(self, topic: str, queue_id: int, queue_offset: int) -> asyncio.Future[PutResult]:
         """Delete the messages of a queue before an offset as `delete_topic` deletes all."""
-        return self._mark(partial(self.store.trim_queue, topic, queue_id, queue_offset))
-
-    def _mark(self, store: Callable[[PutDone], Batch | None]) -> asyncio.Future[PutResult]:
         self.commit()
         stored: asyncio.Future[PutResult] = self._loop.create_future()
-        self._note_commit(store(stored.set_result), time.perf_counter())
+        batch = self.store.trim_queue(topic, queue_id, queue_offset, stored.set_result)
+        self._note_commit(batch, time.perf_counter())
         return stored
 
     def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Steps[None]:
