@@ -154,7 +154,7 @@ class LaneIntake(Intake):
                 if end < part[3]:
                     parts[index] = (part[0], 0, end, part[3])
                     return index
-                pulled_count += part[0]
+                pulled_count -= part[0]
             else:
                 served = self.dispatcher.serve(self._peer, calls[index])
                 if served < len(calls[index]) or not self._may_serve:  # stop after this call
