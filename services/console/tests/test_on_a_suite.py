@@ -246,7 +246,8 @@ async def test_a_restarted_console_knows_since_when_a_group_reads_nothing(
 
     async def is_kept():
         with closing(sqlite3.connect(tmp_path / "other" / "history.db")) as file:
-            return file.execute("SELECT name FROM pauses WHERE name = 'paused'").fetchall()
+            kept = "SELECT value FROM state WHERE name = 'pauses' AND instr(value, '\"paused\"')"
+            return file.execute(kept).fetchall()
 
     async with AsyncExitStack() as stack:
         desk = await start_console(suite, stack=stack, historyInterval="1000")

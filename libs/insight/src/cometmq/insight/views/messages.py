@@ -321,10 +321,10 @@ class DeadLetters(Selection, View, frozen=True, kw_only=True):
     async def ask(self, facts: Facts) -> Found:
         """Return the dead letters, the oldest first."""
         admin, group = facts.admin, self.group
+        choice = self.chosen(self.count_max + 1)
         if await admin.namesrv.route(dead_letter_topic(group)) is None:
             await known_group(admin, group)
             return Found((), (), f"{group} has no dead letters")
-        choice = self.chosen(self.count_max + 1)
         letters = [it async for it in choice.read(admin, group)]
         if choice.ids and not letters:
             raise no_such_id(group, choice)
