@@ -5,6 +5,7 @@ The tests with many groups have an API server of their own, and their figures ar
 of the run.
 """
 
+import gc
 import getpass
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -28,10 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = []
-    # Connections are still open when the loop of kopf's thread ends; some are collected after all
-    # tests.
+    # Connections are still open when the loop of kopf's thread ends.
     ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
     config.addinivalue_line("filterwarnings", ignored)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _all_collected() -> Iterator[None]:
+    """Find open connections in the last test: after it, pytest ignores no warnings any more."""
+    yield
+    for _ in range(5):  # finalizers can make new garbage
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
