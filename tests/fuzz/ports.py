@@ -62,7 +62,7 @@ async def _health(address: str) -> int:
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             answer = await reader.read()
     except (OSError, TimeoutError):
         return 0

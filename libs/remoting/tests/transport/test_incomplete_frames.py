@@ -51,6 +51,7 @@ async def test_the_incomplete_frame_of_a_closed_connection_takes_no_memory(
     assert peer.buffered_bytes == 0
 
 
+@pytest.mark.load
 async def test_much_memory_of_incomplete_frames_is_returned(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:

@@ -27,6 +27,7 @@ REPORTS: dict[str, tuple[Callable[..., Awaitable[Any]], Any]] = {
 }
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("name", REPORTS)
 async def test_a_flood_of_reports_delays_another_connection_by_one(tmp_path, name):
     handle, header = REPORTS[name]
