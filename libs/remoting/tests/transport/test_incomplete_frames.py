@@ -5,6 +5,8 @@ import asyncio
 import struct
 from typing import Any
 
+import pytest
+
 from cometmq.remoting import OK, RequestCode
 from cometmq.remoting.transport import ServerSettings
 
