@@ -39,6 +39,8 @@ async def show(kind: type[Kind], view: View) -> Shown:
     columns = await _columns(kind, view, found.rows)
     snapshot = found.snapshot
     listed = found.rows if wants_json(view.request) else ()
+    fixed = {it.name for it in named if it.default is None and getattr(wanted, it.name) is not None}
+    shown = [it for it in columns if it.key not in fixed]  # the others have one value
     return Shown(
         [kind.object_of(it, columns) for it in listed],
         wanted.command(),
@@ -46,7 +48,7 @@ async def show(kind: type[Kind], view: View) -> Shown:
         {} if snapshot is None else silent_brokers(snapshot),
         {
             "table": view.table(
-                found.rows, columns, default=kind.sort, search=kind.text_of,
+                found.rows, shown, default=kind.sort, search=kind.text_of,
                 keep=tuple(it.name for it in named),
             ),
             "notes": found.notes,
