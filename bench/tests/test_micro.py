@@ -22,6 +22,7 @@ for constant, value in most.items():
     if hasattr(benchmark, constant):
         setattr(benchmark, constant, min(value, getattr(benchmark, constant)))
 benchmark.BUDGET_MS = benchmark.BUDGET_US = 1e9  # one round on a busy machine does not judge
+benchmark.BUDGETS_MS = dict.fromkeys(("native", "Python"), 1e9)
 benchmark.main()
 """
 OPTIONS: Final = {"bench_scrape": ["--topics", "2"]}
