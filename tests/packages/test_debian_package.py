@@ -82,7 +82,7 @@ def test_the_package_installs_runs_and_goes(package, tmp_path):
     installed, owner, path, setting, consumed, kept, removed, *log = run_inside(
         package, tmp_path, WHOLE_LIFE
     )
-    assert int(installed.split()[1]) < 72_000
+    assert int(installed.split()[1]) < 76_000  # KiB; uvicorn, Starlette and Jinja2 are in it
     assert owner == "settings cometmq:cometmq 750"
     is_native = bool(releasing.native_targets([PLATFORM])[0])
     assert path.startswith('"sends":"native"' if is_native else '"sends":"python')
